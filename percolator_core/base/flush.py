@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from percolator_core.base import removed, row_set
 from percolator_core.base.location import Location
@@ -29,11 +29,18 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import KIND, PUT, VALUE, commit_of
 from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Cold
 from percolator_core.store import Store
+from percolator_core.tables.arrow_values import pyarrow
 
-_STEP_ROWS: Final = 500
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from percolator_core.base.portion import Portion
+
+_STEP_ROWS: Final = 100
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step of reading or evicting rows: a script blocks all other clients."""
+"""Bounds of one step of reading rows: a script blocks all other clients, this one for about a millisecond."""
 
 ROW_SET_BYTES: Final = 64 << 20
 """About the most bytes of cells in one row set. It is made in memory, and its rows are evicted after it."""
@@ -76,7 +83,7 @@ class TabletFlush:
         self._folder = folder
         self._base = base
         self._reference = reference
-        self._observers = observers
+        self._observers = list(observers)
         self._columns = {one.stored.encode() for one in handle.definition.value_columns}
 
     def run(self, timestamp: int, before: int) -> Flushed:
@@ -93,7 +100,7 @@ class TabletFlush:
             BaseDamaged: a file of the base is missing or damaged.
         """
         rows = size = 0
-        for some in self._portions(min(timestamp, before)):
+        for some in self._portions(timestamp, min(timestamp, before)):
             written = self._flush(some, timestamp)
             if written is None:
                 break
@@ -101,35 +108,40 @@ class TabletFlush:
             rows += self._evict(some, timestamp)
         return Flushed(rows, size)
 
-    def _portions(self, before: int) -> Iterator[dict[bytes, list[bytes]]]:
-        """The rows that may leave, with their cells, in portions for one row set each."""
-        found: dict[bytes, list[bytes]] = {}
+    def _portions(self, timestamp: int, before: int) -> Iterator[Portion]:
+        """The rows that may leave, in portions for one row set each."""
+        steps: list[Cold] = []
         size = 0
         bound = b"-"
         while bound:
-            call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
-            resume, rows = self._pace.run(call)
-            if rows and not self._reference:
+            found = self._cold(timestamp, before, bound)
+            if found.rows and not self._reference:
                 if not self._publish(Manifest(0, before)):
                     return
                 continue  # a deletion of one of these rows may have been collected before
-            bound = resume
-            found |= rows
-            size += sum(_size(key, cells) for key, cells in rows.items())
-            if size >= ROW_SET_BYTES:
-                yield found
-                found, size = {}, 0
-        if found:
-            yield found
+            bound = found.resume
+            if found.rows:
+                steps.append(found)
+                size += len(found.keys) + len(found.versions)
+            if size >= ROW_SET_BYTES or (steps and not bound):
+                yield _portion(steps)
+                steps, size = [], 0
 
-    def _flush(self, rows: dict[bytes, list[bytes]], timestamp: int) -> int | None:
-        """Write and publish the rows; return the bytes written, or None if they were not published.
+    def _cold(self, timestamp: int, before: int, bound: bytes) -> Cold:
+        """Read the rows of one step; if more of them may leave after a collection, then after it."""
+        call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
+        found = self._pace.run(call)
+        if found.has_garbage:
+            while bound and (not found.resume or bound[1:] < found.resume[1:]):
+                collect = calls.collect(self._tag, bound, _STEP_ROWS, timestamp, self._observers)
+                bound = self._pace.run(collect).resume
+            found = self._pace.run(call)
+        return found
 
-        ``rows`` loses the rows that have to stay in the store.
-        """
+    def _flush(self, rows: Portion, timestamp: int) -> int | None:
+        """Write and publish the rows; return the bytes written, or None if they were not published."""
         merged, gone = self._merge(rows)
-        batches = row_set.batches(self._handle.definition, merged)
-        written = row_set.write(self._location, self._folder, batches)
+        written = row_set.write(self._location, self._folder, merged)
         entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
         last = self._base.manifest
         manifest = Manifest(last.number + 1, max(last.timestamp, timestamp), tuple(entries))
@@ -139,28 +151,33 @@ class TabletFlush:
         self._pace.wrote(size)
         return size
 
-    def _merge(self, rows: dict[bytes, list[bytes]]) -> tuple[list[BaseRow], dict[int, list[int]]]:
+    def _merge(self, rows: Portion) -> tuple[Iterator[pa.RecordBatch], dict[int, list[int]]]:
         """Merge the rows with the base's; return them, and the positions that they replace by entry.
 
         Cells of a typed table without the marker of their row, in the store and in the base, are no row. They
-        are taken out of ``rows`` and stay in the store.
+        stay in the store.
         """
+        is_typed = self._handle.is_typed
+        unmarked = set(rows.without_marker().tolist()) if is_typed else set()
+        special = {*unmarked, *rows.deleting().tolist()}
         merged: list[BaseRow] = []
         gone: dict[int, list[int]] = {}
-        for key, flat in list(rows.items()):
+        for place, key in enumerate(rows.keys.to_pylist()):
             found = self._base.find(key)
-            old = None if found is None else self._base.row_at(*found)
-            versions = dict(zip(flat[::2], flat[1::2], strict=True))
-            if self._handle.is_typed and MARKER not in versions and old is None:
-                del rows[key]
+            if found is None and place not in special:
                 continue
-            row = self._merged(key, old, versions)
+            special.add(place)
+            old = None if found is None else self._base.row_at(*found)
+            if place in unmarked and old is None:
+                rows.staying.add(place)
+                continue
+            row = self._merged(key, old, rows.versions(place))
             if row is not None:
                 merged.append(row)
             if found is not None:
                 entry, places = found
                 gone.setdefault(entry, []).extend(self._base.readers[entry].positions(places))
-        return merged, gone
+        return rows.batches(self._handle.definition, sorted(special), merged), gone
 
     def _merged(self, key: bytes, old: BaseRow | None, versions: Mapping[bytes, bytes]) -> BaseRow | None:
         """Return the row that the store's cells make of the base's row; None if it was deleted."""
@@ -205,32 +222,21 @@ class TabletFlush:
         self._reference = reference
         return True
 
-    def _evict(self, rows: Mapping[bytes, Sequence[bytes]], timestamp: int) -> int:
+    def _evict(self, rows: Portion, timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
-        evicted = 0
-        for keys in _in_steps(rows):
+        evicted, stamp = 0, rows.stamp
+        for some in rows.steps():
             version = self._handle.version
-            call = calls.evict(self._tag, self._reference, version, timestamp, self._observers, keys)
+            call = calls.evict(self._tag, self._reference, version, timestamp, stamp, self._observers, some)
             found = self._pace.run(call)
             if found is None:
                 break
-            evicted += found[1]
+            evicted, stamp = evicted + found.rows, found.stamp
         return evicted
 
 
-def _size(key: bytes, cells: Iterable[bytes]) -> int:
-    return len(key) + sum(map(len, cells))
+def _portion(steps: Sequence[Cold]) -> Portion:
+    pyarrow()
+    from percolator_core.base.portion import Portion  # it needs pyarrow
 
-
-def _in_steps(rows: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[bytes]]:
-    """The keys of rows for one call each: the script reads whole rows."""
-    keys: list[bytes] = []
-    size = 0
-    for key, cells in rows.items():
-        keys.append(key)
-        size += _size(key, cells)
-        if size >= _STEP_BYTES or len(keys) == _STEP_ROWS:
-            yield keys
-            keys, size = [], 0
-    if keys:
-        yield keys
+    return Portion(steps)

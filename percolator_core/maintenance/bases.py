@@ -145,15 +145,12 @@ class BaseMaintainer:
         before = now if everything else _cold_before(rule, memory, list(weights.values()), now)
         rows = size = 0
         if before:
-            collector = GarbageCollector(self._client)
-            safe = collector.settle((now - before) / 1e6).timestamp
+            safe = GarbageCollector(self._client).settle((now - before) / 1e6).timestamp
             for number in sorted(numbers, key=lambda one: -_cold_bytes(weights[one], before)):
                 with self._lease(handle.tags[number]) as pace:
                     if pace is None:
                         continue
                     observers = sorted(self._client.active_observers())
-                    for _ in collector.steps(handle.tags[number], safe, observers, pace):
-                        pass
                     flush = self._flush(handle, rule, number, pace, observers)
                     if flush is not None:
                         flushed = flush.run(safe, before)

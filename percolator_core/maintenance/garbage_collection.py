@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from percolator_core.base.pace import Pace
 from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
 from percolator_core.scripts import calls
@@ -101,14 +100,13 @@ class GarbageCollector:
         raise_safe_points(self.store, tags, safe, durably=True)
         return Settled(safe, furthest, tags, locks)
 
-    def steps(
-        self, tag: bytes, timestamp: int, observers: Sequence[str], pace: Pace | None = None
-    ) -> Iterator[tuple[int, int]]:
+    def steps(self, tag: bytes, timestamp: int, observers: Sequence[str]) -> Iterator[tuple[int, int]]:
         """Collect one tablet after `settle`, and yield the versions and rows removed by each step."""
-        run = self.store.run if pace is None else pace.run
         bound: bytes = b"-"
         while bound:
-            bound, dropped, gone = run(calls.collect(tag, bound, _ROWS_PER_STEP, timestamp, observers))
+            bound, dropped, gone = self.store.run(
+                calls.collect(tag, bound, _ROWS_PER_STEP, timestamp, observers)
+            )
             yield dropped, gone
 
     def pins(self) -> list[int]:

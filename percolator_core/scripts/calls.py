@@ -112,7 +112,7 @@ def cold(  # noqa: PLR0917
     tag: bytes, before: int, start: bytes, most_rows: int, most_bytes: int, observers: Iterable[str]
 ) -> Call[replies.Cold]:
     """Search some rows for those that may move to the base."""
-    return "cold", (tag,), (before, start, most_rows, most_bytes, *observers), replies.cold
+    return "cold", (tag,), (before, start, most_rows, most_bytes, *observers), replies.Cold._make
 
 
 def publish_base(
@@ -124,10 +124,10 @@ def publish_base(
 
 
 def evict(  # noqa: PLR0917
-    tag: bytes, manifest: bytes, version: bytes, before: int, observers: Sequence[str], rows: Iterable[bytes]
-) -> Call[tuple[int, int] | None]:
-    """Remove cells of rows that the base has; return how many cells and rows, None if it has changed."""
-    arguments: list[bytes | str | int] = [manifest, version, before, len(observers), *observers, *rows]
+    tag: bytes, base: bytes, version: bytes, before: int, stamp: bytes, observers: list[str], rows: list[Any]
+) -> Call[replies.Evicted | None]:
+    """Remove cells of rows that the base has; return None if it has changed."""
+    arguments = (base, version, before, stamp, len(observers), *observers, *rows)
     return "evict", (tag,), arguments, replies.evicted
 
 

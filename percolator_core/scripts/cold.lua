@@ -5,53 +5,96 @@
 --   ARGV    before, start, most_rows, most_bytes, observers …
 --             before: a row with a newer version of a cell stays; start: the bound to go on from, "-" at first; observers: of
 --             the tablet's table
---   reply   {resume, (row, cells) …}
---             resume: the bound to go on from, "" at the end; cells: {column, version, …}, all cells of a row that has no
---             lock, no older versions, and no cell that is dirty or in quarantine; without acknowledgements
+--   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
+--             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or more of it,
+--             could move after a collection, otherwise 0; columns: a list of their names; keys, versions: joined, of the rows
+--             that have no lock, no older versions, and no cell that is dirty or in quarantine; without acknowledgements
+--             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its fields; this
+--             is 0 if it has fields that do not leave with the cells
+--             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version
+-- The reply has few long strings, because many short ones cost both sides many times more per byte.
 
+local call, unpack_number = redis.call, struct.unpack
 local tag, before, from, limit, budget = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local observers = {unpack(ARGV, 5)}
-local size = 0
+local observers = busy_observers(tag, {unpack(ARGV, 5)})
+local is_watched, size, has_garbage = #observers > 0, 0, 0
 -- Bytes that a field counts beside its name and value: reading it takes as long as so many bytes.
 local FIELD = 32
 
--- Return all cells of a row, or nil if the row stays in the store.
-local function cells_of(row)
-  if redis.call('EXISTS', tag .. 'v:' .. row) == 1 then return nil end
-  local fields, cells = redis.call('HGETALL', tag .. 'r:' .. row), {}
-  size = size + #row
-  for i = 1, #fields, 2 do
-    local mark, column = string.sub(fields[i], 1, 1), string.sub(fields[i], 2)
-    size = size + FIELD + #fields[i] + #fields[i + 1]
-    if mark == 'l' or mark == 'n' then return nil end
-    if mark == 'c' then
-      local commit_ts, _, kind = version_times(fields[i + 1])
-      if commit_ts > before or (#observers > 0 and is_dirty(tag, row, column, observers)) then return nil end
-      if acknowledged(column) then
-        -- A rerun has deleted it, and may not have set its mark yet.
-        if kind == DELETE then return nil end
-      else
-        cells[#cells + 1] = column
-        cells[#cells + 1] = fields[i + 1]
-      end
-    end
+-- By field of a cell, the place of its column, as the upper half of a number; false for other fields.
+local columns = {}
+local places = setmetatable({}, {__index = function(known, field)
+  local column, place = string.sub(field, 2), false
+  if string.byte(field) == 99 and not acknowledged(column) then
+    columns[#columns + 1] = column
+    place = (#columns - 1) * 2 ^ 32
   end
-  return cells
+  known[field] = place
+  return place
+end})
+
+-- By place and length, both as text. Packing each number of a step would take longer.
+local cell_texts = setmetatable({}, {__index = function(known, number)
+  local text = struct.pack('>I8', number)
+  known[number] = text
+  return text
+end})
+
+local keys, versions, rows, cells, count = {}, {}, {}, {}, 0
+
+-- Return true if the row may leave in spite of this field, which is no cell, and true if it leaves with the row's cells.
+local function judge(fields, field, value)
+  local mark = string.byte(field)
+  if mark == 120 then return true, false end
+  if mark ~= 99 then return false end
+  -- A rerun that has deleted an acknowledgement may not have set its mark yet.
+  local commit_ts, _, kind = version_times(value)
+  if commit_ts > before or kind == DELETE then return false end
+  local observed = 'c' .. acknowledged(string.sub(field, 2))
+  for i = 1, #fields, 2 do
+    if fields[i] == observed then return true, true end
+  end
+  return true, false
 end
 
-local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)
-local reply, last = {''}, nil
-for _, row in ipairs(rows) do
-  if size > budget then
-    reply[1] = '(' .. last
-    return reply
+-- Add a row to the reply unless it stays in the store.
+local function read(row, has_history)
+  local fields = call('HGETALL', tag .. 'r:' .. row)
+  local last, is_whole = count, #fields > 0
+  for i = 1, #fields, 2 do
+    local field, version = fields[i], fields[i + 1]
+    local place = places[field]
+    size = size + FIELD + #field + #version
+    if place then
+      if unpack_number('>I8', version) > before then return end
+      if is_watched and is_dirty(tag, row, string.sub(field, 2), observers) then return end
+      last = last + 1
+      versions[last], cells[last] = version, cell_texts[place + #version]
+    else
+      local may_leave, leaves = judge(fields, field, version)
+      if not may_leave then return end
+      is_whole = is_whole and leaves
+    end
   end
-  local cells = cells_of(row)
-  if cells and #cells > 0 then
-    reply[#reply + 1] = row
-    reply[#reply + 1] = cells
-  end
-  last = row
+  if has_history or not is_whole then has_garbage = 1 end
+  if has_history or last == count then return end
+  keys[#keys + 1] = row
+  rows[#rows + 1] = struct.pack('>I4I4I4', #row, last - count, is_whole and #fields / 2 or 0)
+  count = last
 end
-if #rows == limit then reply[1] = '(' .. last end
-return reply
+
+local function reply(resume)
+  return {resume, eviction_stamp(tag), has_garbage, columns, table.concat(keys),
+    table.concat(versions, '', 1, count), table.concat(rows), table.concat(cells, '', 1, count)}
+end
+
+local found = call('ZRANGEBYLEX', tag .. 'rows', from, '+', 'LIMIT', 0, limit)
+local histories = {}
+for i, row in ipairs(found) do histories[i] = tag .. 'v:' .. row end
+local some = #found > 0 and call('EXISTS', unpack(histories)) > 0
+for i, row in ipairs(found) do
+  if size > budget then return reply('(' .. found[i - 1]) end
+  size = size + #row
+  read(row, some and call('EXISTS', histories[i]) == 1)
+end
+return reply(#found == limit and '(' .. found[#found] or '')

@@ -5,34 +5,30 @@
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
---   ARGV    manifest, version, before, observers (counted) …, rows …
---             manifest: the valid one, otherwise nothing is removed; version: of the table, which keeps its base as long as it has
---             this version; before: the manifest's timestamp; observers: of the tablet's table
---   reply   {"evicted", cells, rows} | {"overtaken"}
---             cells, rows: how many were removed
+--   ARGV    base, version, before, stamp, observers (counted) …, rows …
+--             base: the reference of the manifest, otherwise nothing is removed; version: of the table, which keeps its base as
+--             long as it has this version; before: the manifest's timestamp; stamp: of the call before this one, at first of the one that has
+--             read the first of the rows; observers: of the tablet's table; rows: each with the number of its fields when it
+--             was read, or 0
+--   reply   {"evicted", stamp, cells, rows} | {"overtaken"}
+--             stamp: for the next call; cells, rows: how many were removed
 
-local tag, before, count = KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[4])
+local tag, before, count = KEYS[1], tonumber(ARGV[3]), tonumber(ARGV[5])
 local valid = redis.call('HMGET', tag .. 'meta', 'base', 'version')
 if valid[1] ~= ARGV[1] or valid[2] ~= ARGV[2] then return {'overtaken'} end
 local evicted, dropped = 0, 0
 
--- By column, the observers that may have to process its cells: also those that were registered since the caller has read
--- their names.
-local observers = setmetatable({}, {__index = function(known, column)
-  local names = {unpack(ARGV, 5, 4 + count)}
-  for observer in string.gmatch(observers_of(tag, column) or '', '[^,]+') do names[#names + 1] = observer end
-  known[column] = names
-  return names
-end})
-
-local function is_awaited(row, column)
-  return #observers[column] > 0 and is_dirty(tag, row, column, observers[column])
+-- The observers that have something to process: also those that were registered since the caller has read their names.
+local observers = {unpack(ARGV, 6, 5 + count)}
+for _, names in pairs(read_meta(tag).observers) do
+  for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
 end
+observers = busy_observers(tag, observers)
 
 -- True if a cell may be removed: its newest version is in the base, and nobody needs the cell in the store.
 local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
-  if version_times(version) > before or cells['l' .. column] or is_awaited(row, column) then return false end
+  if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
   -- Older versions are for collection to remove: the newest one goes last.
   local prefix = history_prefix(column)
   return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),
@@ -62,5 +58,34 @@ local function evict_row(row)
   dropped = dropped + drop_if_empty(tag, row)
 end
 
-for i = 5 + count, #ARGV do evict_row(ARGV[i]) end
-return {'evicted', evicted, dropped}
+-- Most rows have not changed since they were read, and go as a whole. Such a row has as many fields as then, and no older
+-- versions. A commit adds a field or an older version. A collection leaves the version there, because it is the newest one
+-- below the safe point, which has not moved. Fields go only by an eviction, of which there was none, by a collection in a
+-- tablet without a base, or by a change of the table. So a call that is sent again looks at each cell.
+local is_unchanged = eviction_stamp(tag) == ARGV[4]
+local is_quiet = is_unchanged and #observers == 0
+redis.call('HINCRBY', tag .. 'meta', 'evictions', 1)
+
+-- Evict the rows from one place of ARGV to another one.
+local function evict_rows(first, last)
+  local histories, keys, rows = {}, {}, {}
+  for i = first, last, 2 do histories[#histories + 1] = tag .. 'v:' .. ARGV[i] end
+  local some = is_quiet and redis.call('EXISTS', unpack(histories)) > 0
+  for i = first, last, 2 do
+    local row, fields = ARGV[i], tonumber(ARGV[i + 1])
+    local key = tag .. 'r:' .. row
+    if is_quiet and fields > 0 and redis.call('HLEN', key) == fields and
+      not (some and redis.call('EXISTS', tag .. 'v:' .. row) == 1) then
+      keys[#keys + 1], rows[#rows + 1] = key, row
+      evicted = evicted + fields
+    else
+      evict_row(row)
+    end
+  end
+  if #keys == 0 then return end
+  redis.call('UNLINK', unpack(keys))
+  dropped = dropped + redis.call('ZREM', tag .. 'rows', unpack(rows))
+end
+
+for first = 6 + count, #ARGV, 2000 do evict_rows(first, math.min(first + 1999, #ARGV)) end
+return {'evicted', is_unchanged and eviction_stamp(tag) or ARGV[4], evicted, dropped}

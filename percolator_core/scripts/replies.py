@@ -51,15 +51,20 @@ class Collected(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """The bound to go on from, empty at the end, and the cells of each row: column and version by turns."""
+    """A step of the search for cold rows; ``resume`` is the bound to go on from, empty at the end.
+
+    ``stamp`` is for their eviction. ``has_garbage`` is not 0 if more of them could move after a collection.
+    The other fields are as in the reply.
+    """
 
     resume: bytes
-    rows: dict[bytes, list[bytes]]
-
-
-def cold(reply: list[Any]) -> Cold:
-    """Decode the reply of cold.lua."""
-    return Cold(reply[0], dict(zip(reply[1::2], reply[2::2], strict=True)))
+    stamp: bytes
+    has_garbage: int
+    columns: list[bytes]
+    keys: bytes
+    versions: bytes
+    rows: bytes
+    cells: bytes
 
 
 class WeighedRow(NamedTuple):
@@ -92,12 +97,17 @@ Left: TypeAlias = Literal["left", "changed"]
 Published: TypeAlias = Literal["published", "overtaken", "changed"]
 
 
-def evicted(reply: list[Any]) -> tuple[int, int] | None:
+class Evicted(NamedTuple):
+    """The stamp of the next eviction, and the numbers of removed cells and rows."""
+
+    stamp: bytes
+    cells: int
+    rows: int
+
+
+def evicted(reply: list[Any]) -> Evicted | None:
     """Decode the reply of evict.lua."""
-    if reply[0] == b"overtaken":
-        return None
-    cells, rows = _behind(b"evicted", reply)
-    return cells, rows
+    return None if reply[0] == b"overtaken" else Evicted(*_behind(b"evicted", reply))
 
 
 Outcome: TypeAlias = Literal[

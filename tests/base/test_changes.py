@@ -358,7 +358,7 @@ def test_a_late_eviction_takes_nothing_that_moves_back(
         raw.set_base("raw", None)
     numbers = [number for number, one in enumerate(handle.tags) if one == tag]
     assert BaseChanges(raw.client).settle_tablet(raw.catalog.table("raw"), numbers[0])
-    call = calls.evict(tag, reference, handle.version, at, [], [row])
+    call = calls.evict(tag, reference, handle.version, at, b"", [], [row, 0])
     assert raw.store.run(call) is None
     assert raw.snapshot().get("raw", row, "a") == b"1"
 
@@ -370,8 +370,8 @@ def test_an_eviction_between_the_steps_takes_nothing(raw: Database, monkeypatch:
     reference, at = reference_of(raw.store, tag), raw.snapshot().start_timestamp
     with crash_at(monkeypatch, "leave_base", 0), suppress(Crash):
         raw.set_base("raw", None)
-    every = [b"r%02d" % number for number in range(20) if handle.tag(b"r%02d" % number) == tag]
-    assert raw.store.run(calls.evict(tag, reference, handle.version, at, [], every)) is None
+    every = [part for n in range(20) if handle.tag(row := b"r%02d" % n) == tag for part in (row, 0)]
+    assert raw.store.run(calls.evict(tag, reference, handle.version, at, b"", [], every)) is None
 
 
 def test_writers_go_on_while_a_base_comes_moves_and_goes(raw: Database, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +18,13 @@ from percolator_core import Cell, Database, ObserverTransaction, PrimaryKey, Tab
 from percolator_core.admin.rerun import rerun
 from percolator_core.base import manifest as manifests
 from percolator_core.base.cache import ByteCache
-from percolator_core.base.flush import Flushed, TabletFlush, _in_steps
+from percolator_core.base.flush import Flushed, TabletFlush
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row_prefix, rows_key
-from percolator_core.layout.records import unpack_version
+from percolator_core.layout.records import pack_timestamp, unpack_version
+from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.scripts import calls
 from tests.chains import chain_of, watch
 from tests.schema.values import QUICK
@@ -153,7 +156,7 @@ def test_what_changes_during_a_flush_stays(raw: Tablet) -> None:
     put(raw.db, "a", "w", b"1")
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
-    [portion] = flush._portions(safe)
+    [portion] = flush._portions(safe, safe)
     put(raw.db, "a", "v", b"2")
     put(raw.db, "a", "x", b"3")
     snapshot = raw.db.snapshot(safe)
@@ -163,6 +166,100 @@ def test_what_changes_during_a_flush_stays(raw: Tablet) -> None:
     assert raw.rows() == {b"a": {b"v": b"2", b"w": b"1", b"x": b"3"}}
     # The version that the snapshot sees is still in the store.
     assert snapshot.get("raw", "a", "v") == b"1"
+
+
+def published(raw: Tablet) -> tuple[TabletFlush, Any, int]:
+    """A flush that has read and published the rows, and has not evicted them yet."""
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    [portion] = flush._portions(safe, safe)
+    assert flush._flush(portion, safe) is not None
+    return flush, portion, safe
+
+
+def whole_rows_only(raw: Tablet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, no cell is removed by itself: only the fast way out of evict.lua is taken."""
+    script = raw.db.store.scripts["evict"]
+    start = b"local function evict_row(row)"
+    source = script.source.replace(start, start + b" if true then error('cell by cell') end")
+    assert source != script.source
+    raw.db.store.one((b"SCRIPT", b"LOAD", source))
+    sha = sha1(source, usedforsecurity=False).hexdigest().encode()
+    changed = dict(raw.db.store.scripts) | {"evict": replace(script, source=source, sha=sha)}
+    monkeypatch.setattr(raw.db.store, "scripts", changed)
+
+
+def test_rows_that_nobody_has_changed_leave_as_a_whole(raw: Tablet, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in "abc":
+        put(raw.db, row, "v", b"1")
+        put(raw.db, row, "w", b"1")
+    flush, portion, safe = published(raw)
+    whole_rows_only(raw, monkeypatch)
+    assert flush._evict(portion, safe) == 3
+    assert raw.stored() == {}
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_version_that_replaces_another_during_a_flush_stays(raw: Tablet, collected: bool) -> None:
+    """The row has as many fields as before; after a collection, no older version shows the change."""
+    put(raw.db, "a", "v", b"1")
+    flush, portion, safe = published(raw)
+    put(raw.db, "a", "v", b"2")
+    if collected:
+        raw.db.collect_garbage(timedelta(0))
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored() == {b"a": {b"v": b"2"}}
+
+
+def test_a_cell_that_is_new_during_a_flush_stays(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    flush, portion, safe = published(raw)
+    put(raw.db, "a", "w", b"2")
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored() == {b"a": {b"w": b"2"}}
+
+
+def test_an_eviction_that_is_sent_again_takes_no_row_that_is_made_again(raw: Tablet) -> None:
+    """The new row has as many cells as the one that was evicted, and no older versions."""
+    put(raw.db, "a", "v", b"1")
+    flush, portion, safe = published(raw)
+    assert flush._evict(portion, safe) == 1
+    put(raw.db, "a", "v", b"2")
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored() == {b"a": {b"v": b"2"}}
+
+
+def test_a_cell_stays_for_an_observer_that_the_flush_does_not_know(raw: Tablet) -> None:
+    """It was registered after the flush has read the names of the observers, and before it reads the rows."""
+    Worker(raw.db, chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())).run_until_idle(60)
+    put(raw.db, "a", "v", b"1")
+    flush, portion, safe = published(raw)
+    assert flush._evict(portion, safe) == 0
+    assert raw.stored() == {b"a": {b"v": b"1"}}
+
+
+def test_a_tombstone_stays_where_its_row_was(raw: Tablet) -> None:
+    put(raw.db, "a", "v", b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    start = raw.db.timestamp()
+    fate = raw.db.store.run(calls.resolve_primary(raw.tag, start, b"a", b"v", "dead", 0, 0))
+    assert fate.state == "rolled back"
+    assert raw.begun().run(safe, safe) == Flushed(0, raw.base().manifest.entries[0].row_set.size)
+    key = row_prefix(raw.tag) + b"a"
+    assert raw.db.store.one((b"HGETALL", key))[::2] == [b"x" + pack_timestamp(start) + b"v"]
+
+
+def test_a_flush_collects_what_keeps_cold_rows(raw: Tablet) -> None:
+    for row in ("a", "b"):
+        for value in (b"1", b"2"):
+            put(raw.db, row, "v", value)
+    put(raw.db, "gone", "v", b"1")
+    put(raw.db, "gone", "v", None)
+    safe = GarbageCollector(raw.db.client).settle(0).timestamp
+    put(raw.db, "b", "v", b"3")
+    assert raw.begun().run(safe, safe).rows == 1
+    assert raw.stored() == {b"b": {b"v": b"3"}}
+    assert raw.rows() == {b"a": {b"v": b"2"}, b"b": {b"v": b"3"}}
 
 
 @pytest.mark.parametrize("moment", [1, 2])
@@ -196,7 +293,7 @@ def test_a_crash_before_the_eviction_does_no_harm(raw: Tablet) -> None:
     put(raw.db, "a", "v", b"1")
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
-    [portion] = flush._portions(safe)
+    [portion] = flush._portions(safe, safe)
     flush._flush(portion, safe)
     assert raw.stored() == {b"a": {b"v": b"1"}}
     assert raw.rows() == {b"a": {b"v": b"1"}}
@@ -210,7 +307,7 @@ def test_of_two_flushes_one_publishes_and_the_other_evicts_nothing(raw: Tablet) 
     put(raw.db, "a", "v", b"1")
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     late = raw.begun()
-    [portion] = late._portions(safe)
+    [portion] = late._portions(safe, safe)
     put(raw.db, "b", "v", b"1")
     raw.flush()
     assert late._flush(portion, safe) is None
@@ -250,7 +347,9 @@ def test_a_flush_as_of_an_earlier_time_does_not_turn_the_time_of_the_base_back(r
     raw.flush()
     after = raw.base().manifest.timestamp
     flush = raw.begun()
-    assert flush._flush({}, early) is not None
+    put(raw.db, "b", "v", b"1")
+    [portion] = flush._portions(early, raw.db.timestamp())
+    assert flush._flush(portion, early) is not None
     assert raw.base().manifest.timestamp == after > early
     assert raw.base().manifest.number == 2
 
@@ -260,8 +359,8 @@ def test_large_rows_leave_in_several_steps(raw: Tablet) -> None:
         put(raw.db, str(number), "v", bytes(700_000))
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
-    [portion] = flush._portions(safe)
-    assert [len(keys) for keys in _in_steps(portion)] == [2, 2, 1]
+    [portion] = flush._portions(safe, safe)
+    assert [len(rows) // 2 for rows in portion.steps()] == [2, 2, 1]
     assert flush.run(safe, safe).rows == 5
     assert raw.stored() == {}
 
@@ -314,7 +413,7 @@ def test_an_observer_that_comes_during_a_flush_finds_its_cells(raw: Tablet) -> N
     put(raw.db, "a", "v", b"1")
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
-    [portion] = flush._portions(safe)
+    [portion] = flush._portions(safe, safe)
     flush._flush(portion, safe)
     chain = chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())
     chain.create_tables(raw.db)
@@ -368,6 +467,6 @@ def test_any_order_of_writes_flushes_and_crashes(
         else:
             safe = db.collect_garbage(timedelta(0)).safe_point
             flush = tablet.begun()
-            for portion in flush._portions(safe):
+            for portion in flush._portions(safe, safe):
                 flush._flush(portion, safe)
         assert tablet.rows() == {key: cells for key, cells in expected.items() if cells}

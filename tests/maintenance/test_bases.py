@@ -466,7 +466,7 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
     handle = raw.catalog.table("raw")
     base = TabletBase(handle.definition, place.location, manifest, raw.client.bases.cache)
     late = TabletFlush(raw.store, handle, place.tag, place.location, place.folder, base, reference, ())
-    [portion] = late._portions(safe)
+    [portion] = late._portions(safe, safe)
 
     def removed_meanwhile(*arguments: Any) -> Any:
         assert cleanup.remove_unneeded(raw.store, place, reference, time.time() + 10) > 0

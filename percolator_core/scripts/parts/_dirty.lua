@@ -167,3 +167,12 @@ local function is_dirty(tag, row, column, observers)
   end
   return false
 end
+
+-- Return those of the observers that have a cell in the tablet which is dirty or in quarantine.
+local function busy_observers(tag, observers)
+  local busy = {}
+  for _, observer in ipairs(observers) do
+    if redis.call('EXISTS', tag .. 'dirty:' .. observer, tag .. 'failed:' .. observer) > 0 then busy[#busy + 1] = observer end
+  end
+  return busy
+end

@@ -99,3 +99,9 @@ local function is_too_old(tag, at)
   local found = redis.call('HMGET', tag .. 'meta', 'version', 'safe', 'base')
   return not found[1] or at < tonumber(found[2] or '0'), found[3] or ''
 end
+
+-- Return a string that changes when the tablet's safe point moves, and with each eviction.
+local function eviction_stamp(tag)
+  local found = redis.call('HMGET', tag .. 'meta', 'safe', 'evictions')
+  return (found[1] or '0') .. ' ' .. (found[2] or '0')
+end
