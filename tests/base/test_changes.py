@@ -147,7 +147,7 @@ def test_nothing_is_changed_where_files_cannot_be_written(db: Database, tmp_path
         db.set_base("nothing", str(tmp_path))
     with pytest.raises(ConfigurationError, match="has no base"):
         db.flush("raw")
-    with pytest.raises(ValueError, match="leave out"):
+    with pytest.raises(ValueError, match="leave them out"):
         db.set_base("raw", None, memory=1)
     with pytest.raises(ValueError, match="1 or more"):
         db.set_base("raw", str(tmp_path), memory=0)
