@@ -79,7 +79,7 @@ class Publishing:
         keep: timedelta | None = None,
         progress: Progress | None = None,
     ) -> Published:
-        """Write a table, as of one time, as a version of a Delta Lake table, while writes go on.
+        """Write a table, as of one time, as a version of a Delta Lake table, while clients write to it.
 
         DuckDB, Polars, Spark and others read the versions without this library. After the first version only
         changed rows are written, if garbage collection has kept the versions since the last publication. If

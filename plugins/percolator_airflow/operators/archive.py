@@ -25,8 +25,8 @@ class PublishOperator(StoreOperator):
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`; only the chain's name is used.
         table: the name of the table.
-        url: as for `Database.publish`. Everybody who sees the task sees it, so leave credentials out of it:
-            the environment has them.
+        url: as for `Database.publish`. Airflow shows it, so it must not contain credentials: they come from
+            the environment.
         keep: seconds, 0 or more: the files of older versions are removed before; None removes none.
     """
 

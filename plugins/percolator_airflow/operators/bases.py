@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from percolator_airflow.operators.tablets import TabletsOperator
 
-_CARRY_ON: Final = "the next try goes on"
+_CARRY_ON: Final = "the next try continues"
 
 
 class MaintainBasesOperator(TabletsOperator):
