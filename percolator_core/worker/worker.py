@@ -152,6 +152,7 @@ class Worker:
 
         Raises:
             ConfigurationError: workers of another chain are running.
+            StoreUnavailable: the store does not answer at the start, before the worker is registered.
         """
         return self._work(None, until_idle=False)
 
