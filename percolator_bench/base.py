@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -33,8 +34,10 @@ from percolator_bench.tables import (
     write_parquet,
 )
 from percolator_core.errors import PercolatorError
+from percolator_core.maintenance.bases import BaseMaintainer
 from percolator_core.spark import read_table
 from percolator_core.tables.model import Hash, PrimaryKey, Table
+from percolator_core.transaction.transaction import Transaction
 
 _SUITE: Final = "base"
 _TABLE: Final = "readings"
@@ -81,8 +84,9 @@ def _measure(
     yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
     yield from bench.arrow(rounds)
     yield from bench.points(rounds)
-    bench.update()
+    bench.update(0)
     yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
+    yield from bench.upkeep(rounds)
     yield from bench.hot(rounds)
 
 
@@ -205,19 +209,48 @@ class _Bench:
             seconds = timed(lambda: list(executor.map(get, rows)))
         return len(rows) / seconds
 
-    def update(self) -> None:
-        """Update one row in a hundred, in one column."""
+    def update(self, offset: int) -> None:
+        """Update one row in a hundred, from the one at ``offset`` on, in one column."""
         progress.tell("updating")
         db = self.here.db
 
-        def change(first: int) -> None:
-            with db.transaction() as t:
-                for row in range(first, min(first + 100 * _CHANGED, self.rows), _CHANGED):
-                    t.update(_TABLE, id=row, count=1)
+        def change(t: Transaction, first: int) -> None:
+            for row in range(first, min(first + 100 * _CHANGED, self.rows), _CHANGED):
+                t.update(_TABLE, id=row, count=offset + 1)
 
         with db.concurrency(8) as executor:
-            for _ in executor.map(change, range(0, self.rows, 100 * _CHANGED)):
+            for _ in executor.map(
+                lambda first: db.run(partial(change, first=first)), range(offset, self.rows, 100 * _CHANGED)
+            ):
                 pass
+
+    def upkeep(self, rounds: int) -> Iterator[Figure]:
+        """Ten times, update one row in a hundred, and let a maintainer flush with a tenth of the time."""
+        db = self.here.db
+        db.set_base(_TABLE, f"file://{self.folder}/base", cold_after=timedelta(0))
+        maintainer = BaseMaintainer(db.client, db.schema_changes, share=0.1)
+        maintainer.flush(_TABLE)
+        before = [self._speed() for _ in range(rounds)]
+        written = 0
+        for number in range(1, 11):
+            self.update(number)
+            progress.tell(f"upkeep: round {number} of 10")
+            written += maintainer.flush(_TABLE).bytes
+        after = [self._speed() for _ in range(rounds)]
+        found = db.base(_TABLE)
+        assert found is not None
+        changed = 10 * self.rows / _CHANGED * found.bytes / found.rows_in_base
+        yield self.figure(
+            "scan after updates of 10 times 1 % ÷ before",
+            "ratio",
+            [median(after) / median(before)],
+            Target("at least", 0.7),
+        )
+        yield self.figure("bytes written ÷ bytes of the updated rows", "ratio", [written / changed])
+
+    def _speed(self) -> float:
+        """The speed of `read_table`, divided by that of plain Parquet."""
+        return timed(lambda: self._all(self._plain())) / timed(lambda: self._all(self._table()))
 
     def hot(self, rounds: int) -> Iterator[Figure]:
         """Reads and commits of hot rows, in a table with a base and in one without."""
