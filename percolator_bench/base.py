@@ -116,8 +116,7 @@ class _Bench:
         options = {"url": self.here.url, "namespace": NAMESPACE, "table": _TABLE}
         rows = self.spark.read.parquet(self.parquet)
         rows.write.format("percolator").options(**options).mode("append").save()
-        # The lease of the write would hold the flush back for some minutes.
-        db.store.one((b"DEL", db.store.keyspace.pins))
+        self._end_leases()
         progress.tell("moving the rows into the base")
         moved = db.flush(_TABLE, everything=True)
         if moved.rows != self.rows:
@@ -130,6 +129,10 @@ class _Bench:
             "store's memory for a cold row", "bytes", [max(0, held) / self.rows], Target("at most", 4)
         )
         yield self.figure("files of the base for a row", "bytes", [moved.bytes / self.rows])
+
+    def _end_leases(self) -> None:
+        """End the leases of Spark, which would hold a flush back for some minutes."""
+        self.here.db.store.one((b"DEL", self.here.db.store.keyspace.pins))
 
     def scan(self, what: str, rounds: int, target: Target, *, source: bool = False) -> Iterator[Figure]:
         """Count and sum, of all rows and with a filter, divided by the rate of plain Parquet."""
@@ -229,9 +232,11 @@ class _Bench:
         db = self.here.db
         db.set_base(_TABLE, f"file://{self.folder}/base", cold_after=timedelta(0))
         maintainer = BaseMaintainer(db.client, db.schema_changes, share=0.1)
+        self._end_leases()
         maintainer.flush(_TABLE)
         before = [self._speed() for _ in range(rounds)]
         written = 0
+        self._end_leases()
         for number in range(1, 11):
             self.update(number)
             progress.tell(f"upkeep: round {number} of 10")
