@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -55,7 +56,7 @@ NUMBERS: Final = 12
 COLUMNS: Final = ("a", "b", "c")
 _HOT: Final = 40
 """Rows that are written most at a time; they move on, so that the others become cold."""
-_LATE, _WHOLE, _TYPED, _BOUNDED = 0.01, 0.03, 0.1, 0.4
+_LATE, _WHOLE, _TYPED, _BOUNDED = 0.03, 0.05, 0.12, 0.4
 """Shares of the kinds of steps, each added to those before; the rest are writes."""
 _DRAIN_LIMIT: Final = 120.0
 
@@ -183,7 +184,7 @@ class Twin(Workload):
     @staticmethod
     def _read_late(db: Database, dice: random.Random, number: int) -> Iterator[str]:
         """Read in a pinned snapshot, and again after a while: nothing may have changed."""
-        reads = [bounded_read(dice, number), whole_read(dice)]
+        reads = [*(bounded_read(dice, number) for _ in range(6)), whole_read(dice)]
         with db.snapshot() as pinned:
             early = [read(pinned, WARM) for read in reads]
             for _ in range(2):
@@ -270,13 +271,11 @@ def _name_of(read: Read) -> str:
 
 
 def _first_difference(cold: Any, warm: Any) -> str:
-    if isinstance(cold, list) and isinstance(warm, list):
-        only = [
-            [repr(one) for one in some if one not in other][:2]
-            for some, other in ((cold, warm), (warm, cold))
-        ]
-        return f"{only[0]} and its twin {only[1]} (of {len(cold)} and {len(warm)})"
-    return f"{cold!r} and its twin {warm!r}"
+    if not isinstance(cold, list):
+        return f"{cold!r} and its twin {warm!r}"
+    differing = [pair for pair in zip_longest(cold, warm) if pair[0] != pair[1]]
+    (of_cold, of_warm), more = differing[0], len(differing) - 1
+    return f"{of_cold!r} and its twin {of_warm!r}, and {more} differences more"
 
 
 def _some_row(dice: random.Random, number: int) -> int:
