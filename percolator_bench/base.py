@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from unittest import mock
 
 from percolator_bench import progress
+from percolator_bench.commits import COMMITTED, commits
 from percolator_bench.figure import Figure, Target, Unit, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
@@ -33,6 +35,7 @@ from percolator_bench.tables import (
     timed,
     write_parquet,
 )
+from percolator_core.base.location import Location
 from percolator_core.errors import PercolatorError
 from percolator_core.maintenance.bases import BaseMaintainer
 from percolator_core.spark import read_table
@@ -47,6 +50,14 @@ _CHANGED: Final = 100
 _HOT: Final = 20_000
 """Rows of the two tables that are compared with each other, both of them in the store."""
 
+_PART: Final = 4
+"""Tablets that are flushed beside commits, and as many again with a `_SHARE` of the store's time."""
+
+_SHARE: Final = 0.2
+_SECONDS: Final = 5.0
+"""Seconds in which commits are measured alone."""
+
+_ABSENT: Final = 10_000
 _ONE_BY_ONE: Final = 300
 _IN_FLIGHT: Final = 5000
 _WIDTH: Final = 256
@@ -67,6 +78,10 @@ class WithoutBase(_Hot, name="hot", partition=[Hash("id", buckets=16)]):
     """The same rows in a table without a base."""
 
 
+class Sparse(_Hot, name="sparse", partition=[Hash("id", buckets=16)]):
+    """Cold rows with even numbers."""
+
+
 def measure(scale: Scale) -> Iterator[Figure | Note]:
     """Measure the flush, memory, scans, and reads of cold and of hot rows.
 
@@ -84,6 +99,7 @@ def _measure(
     yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
     yield from bench.arrow(rounds)
     yield from bench.points(rounds)
+    yield from bench.absent()
     bench.update(0)
     yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
     yield from bench.upkeep(rounds)
@@ -117,10 +133,23 @@ class _Bench:
         rows = self.spark.read.parquet(self.parquet)
         rows.write.format("percolator").options(**options).mode("append").save()
         self._end_leases()
-        progress.tell("moving the rows into the base")
-        moved = db.flush(_TABLE, everything=True)
-        if moved.rows != self.rows:
-            raise PercolatorError(f"{moved.rows} rows of {self.rows} were moved into the base")
+        tablets = [(_TABLE, number) for number in range(db.catalog.table(_TABLE).tablets)]
+        paced, beside, rest = tablets[:_PART], tablets[_PART : 2 * _PART], tablets[2 * _PART :]
+        progress.tell("moving rows into the base")
+        moved = db.flush(_TABLE, everything=True, tablets=rest)
+        with commits(self.here.url) as process:
+            progress.tell("commits alone")
+            alone = process.during(partial(time.sleep, _SECONDS))
+            progress.tell("commits beside a flush")
+            flush = partial(db.flush, _TABLE, everything=True)
+            percentiles = [
+                process.during(partial(flush, tablets=beside)),
+                process.during(partial(flush, tablets=paced, share=_SHARE)),
+            ]
+        db.drop_table(COMMITTED)
+        figures = db.base(_TABLE)
+        if figures is None or figures.rows_in_base != self.rows:
+            raise PercolatorError(f"not all of the {self.rows} rows were moved into the base: {figures}")
         held = self.here.db.store.server_info().used_memory - empty
         yield self.figure(
             "rows flushed, 10 columns", "/s", [moved.rows / moved.seconds], Target("at least", 50_000)
@@ -128,7 +157,10 @@ class _Bench:
         yield self.figure(
             "store's memory for a cold row", "bytes", [max(0, held) / self.rows], Target("at most", 4)
         )
-        yield self.figure("files of the base for a row", "bytes", [moved.bytes / self.rows])
+        yield self.figure("files of the base for a row", "bytes", [figures.bytes / self.rows])
+        for what, percentile in zip(("", f", share {_SHARE}"), percentiles, strict=True):
+            name = f"99th percentile of commits beside a flush ÷ alone{what}"
+            yield self.figure(name, "ratio", [percentile / alone], Target("at most", 2))
 
     def _end_leases(self) -> None:
         """End the leases of Spark, which would hold a flush back for some minutes."""
@@ -211,6 +243,29 @@ class _Bench:
         with self.here.db.concurrency(_WIDTH) as executor:
             seconds = timed(lambda: list(executor.map(get, rows)))
         return len(rows) / seconds
+
+    def absent(self) -> Iterator[Figure]:
+        """Gets of rows that do not exist, whose keys are between those of cold rows."""
+        db, chance = self.here.db, random.Random(_SEED)
+        db.create_table(Sparse)
+        db.set_base(Sparse, f"file://{self.folder}/sparse")
+        for first in range(0, 2 * _HOT, 1000):
+            with db.transaction() as t:
+                for row in range(first, first + 1000, 2):
+                    t.upsert(Sparse(id=row))
+        db.flush(Sparse, everything=True)
+        db.client.bases.cache.forget(lambda _: False)
+        progress.tell("absent rows")
+        with mock.patch.object(Location, "read_at", autospec=True, side_effect=Location.read_at) as reads:
+            for _ in range(_ABSENT):
+                if db.snapshot().find(Sparse, id=2 * chance.randrange(_HOT) + 1) is not None:
+                    raise PercolatorError("a row was found that was never written")
+        yield self.figure(
+            "file reads for a get of an absent row",
+            "ratio",
+            [reads.call_count / _ABSENT],
+            Target("at most", 0.01),
+        )
 
     def update(self, offset: int) -> None:
         """Update one row in a hundred, from the one at ``offset`` on, in one column."""

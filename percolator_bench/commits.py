@@ -1,0 +1,78 @@
+"""Another process that commits single writes one after the other, and reports how long each takes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from percolator_bench.servers import NAMESPACE
+from percolator_core.database import connect
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+COMMITTED: Final = "bench_commits"
+_ROWS: Final = 1000
+_PAUSE: Final = 0.001
+_PERCENT: Final = 0.99
+
+
+class Commits:
+    """The process: it commits while a call runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def during(self, run: Callable[[], object]) -> float:
+        """Return the 99th percentile of the commits during a call, in milliseconds."""
+        self._connection.send("begin")
+        run()
+        self._connection.send("end")
+        seconds: list[float] = sorted(self._connection.recv())
+        return 1e3 * seconds[int(_PERCENT * len(seconds))]
+
+
+@contextmanager
+def commits(url: str) -> Iterator[Commits]:
+    """Run the process until the block ends."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=commit, args=(url, theirs), name="percolator-bench-commits", daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()  # it is up
+        yield Commits(ours)
+    finally:
+        ours.close()
+        process.join(10.0)
+        if process.is_alive():
+            process.kill()
+
+
+def commit(url: str, connection: Connection) -> None:
+    """Commit between "begin" and "end" until the other end closes, and send the seconds of each commit."""
+    with connect(url, namespace=NAMESPACE) as db:
+        db.create_table(COMMITTED)
+
+        def one(number: int) -> float:
+            began = time.perf_counter()
+            db.run(lambda t: t.set(COMMITTED, f"row {number % _ROWS}", "value", b"%d" % number))
+            return time.perf_counter() - began
+
+        one(0)
+        connection.send("up")
+        try:
+            while connection.recv():
+                found = [one(0)]
+                while not connection.poll():
+                    found.append(one(len(found)))
+                    time.sleep(_PAUSE)
+                connection.recv()
+                connection.send(found)
+        except (EOFError, OSError):
+            return
