@@ -5,7 +5,9 @@ in a hundred is updated, so the store has a part of it. Spark reads the table by
 the source ``percolator``. Each of these rates is divided by that of plain Parquet in the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
-cache, because they have just been written.
+cache, because they have just been written. In turn with them the same reads are made of rows that the store
+has: their rate is a bound, for a read of the base begins with one of the store. In a figure of shared
+snapshots, one snapshot is read by one task and has as many reads as in the suite ``micro``.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from unittest import mock
 
 from percolator_bench import progress
 from percolator_bench.commits import COMMITTED, commits
+from percolator_bench.contestants import GETS
 from percolator_bench.figure import Figure, Target, Unit, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
@@ -32,12 +35,14 @@ from percolator_bench.tables import (
     WANTED,
     Reading,
     count_and_sum,
+    rows_made,
     timed,
     write_parquet,
 )
 from percolator_core.base.location import Location
 from percolator_core.errors import PercolatorError
 from percolator_core.maintenance.bases import BaseMaintainer
+from percolator_core.schema.types import column_type
 from percolator_core.spark import read_table
 from percolator_core.tables.model import Hash, PrimaryKey, Table
 from percolator_core.transaction.transaction import Transaction
@@ -60,9 +65,14 @@ _SECONDS: Final = 5.0
 _ABSENT: Final = 10_000
 _ONE_BY_ONE: Final = 300
 _IN_FLIGHT: Final = 5000
+_GETS_IN_FLIGHT: Final = 20_000
 _WIDTH: Final = 256
 _NEIGHBOURS: Final = 2000
 _SEED: Final = 16
+
+
+class HotReading(Reading, name="hot_readings", partition=[Hash("id", buckets=16)]):
+    """Rows with the columns of the cold ones, in the store."""
 
 
 class _Hot(Table):
@@ -104,6 +114,10 @@ def _measure(
     yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
     yield from bench.upkeep(rounds)
     yield from bench.hot(rounds)
+
+
+_Read: TypeAlias = Callable[[str, Sequence[int]], None]
+"""Reads rows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,34 +228,64 @@ class _Bench:
         yield self.figure("to_arrow of cold rows, 10 columns", "/s", rates, Target("at least", 1_500_000))
 
     def points(self, rounds: int) -> Iterator[Figure]:
-        """Cold rows by their keys."""
-        db, chance = self.here.db, random.Random(_SEED)
-        key = db.catalog.table(_TABLE).definition.key_columns[0]
-
-        def get(row: int) -> None:
-            if db.snapshot().find(_TABLE, id=row) is None:
-                raise PercolatorError(f"the cold row {row} is missing")
-
-        def uniform() -> int:
-            return chance.randrange(self.rows)
-
-        def near() -> int:
-            return chance.randrange(min(_NEIGHBOURS, self.rows))
-
-        progress.tell("cold rows")
-        single = [timed(partial(get, uniform())) for _ in range(_ONE_BY_ONE)]
+        """Single cells and rows by their keys, cold ones and hot ones."""
+        progress.tell("point reads")
+        self._load_hot()
+        chance, near = random.Random(_SEED), min(_NEIGHBOURS, self.rows)
+        single = [
+            timed(partial(self._finds, _TABLE, [chance.randrange(self.rows)])) for _ in range(_ONE_BY_ONE)
+        ]
         yield self.figure(
-            f"get of a cold {key.name}, one by one", "ms", [1e3 * median(single)], Target("at most", 2)
+            "find of a cold row, one by one", "ms", [1e3 * median(single)], Target("at most", 2)
         )
-        for name, choose, least in (("random", uniform, 5000), ("near each other", near, 50_000)):
-            rates = [self._in_flight(get, [choose() for _ in range(_IN_FLIGHT)]) for _ in range(rounds)]
-            yield self.figure(
-                f"get of cold rows, {name}, {_WIDTH} in flight", "/s", rates, Target("at least", least)
-            )
+        for name, within, least in (("random", self.rows, 5000), ("near each other", near, 50_000)):
+            yield from self._points(f"get of cells, {name}", self._gets, GETS, within, rounds, least)
+            yield from self._points(f"get of cells, {name}, a snapshot each", self._gets, 1, within, rounds)
+            yield from self._points(f"find of rows, {name}, a snapshot each", self._finds, 1, within, rounds)
 
-    def _in_flight(self, get: Callable[[int], None], rows: Sequence[int]) -> float:
+    def _points(  # noqa: PLR0917
+        self, name: str, read: _Read, size: int, within: int, rounds: int, least: float = 5000
+    ) -> Iterator[Figure]:
+        """Rates of a read of cold and of hot rows in turn, ``size`` of them by a task."""
+        chance, count = random.Random(_SEED), _IN_FLIGHT if size == 1 else _GETS_IN_FLIGHT
+        rates: dict[str, list[float]] = {"cold": [], "hot": []}
+        for number in range(rounds):
+            progress.tell(f"{name}: round {number + 1} of {rounds}")
+            for heat, table, rows in (("cold", _TABLE, within), ("hot", "hot_readings", min(within, _HOT))):
+                wanted = [chance.randrange(rows) for _ in range(count)]
+                some = [wanted[first : first + size] for first in range(0, count, size)]
+                rates[heat].append(size * self._in_flight(partial(read, table), some))
+        for heat, bound in (("cold", Target("at least", least)), ("hot", None)):
+            yield self.figure(f"{heat}: {name}, {_WIDTH} in flight", "/s", rates[heat], bound)
+
+    def _load_hot(self) -> None:
+        db = self.here.db
+        db.create_table(HotReading)
+        rows = rows_made(_HOT)
+
+        def load(first: int) -> None:
+            with db.transaction() as t:
+                for row in rows.slice(first, 500).to_pylist():
+                    t.upsert("hot_readings", **row)
+
+        with db.concurrency(8) as executor:
+            for _ in executor.map(load, range(0, _HOT, 500)):
+                pass
+
+    def _gets(self, table: str, rows: Sequence[int]) -> None:
+        snapshot = self.here.db.snapshot()
+        for row in rows:
+            if snapshot.get(table, column_type("int").encode(row), "value") is None:
+                raise PercolatorError(f"{table} has no row {row}")
+
+    def _finds(self, table: str, rows: Sequence[int]) -> None:
+        for row in rows:
+            if self.here.db.snapshot().find(table, id=row) is None:
+                raise PercolatorError(f"{table} has no row {row}")
+
+    def _in_flight(self, read: Callable[[Any], None], rows: Sequence[Any]) -> float:
         with self.here.db.concurrency(_WIDTH) as executor:
-            seconds = timed(lambda: list(executor.map(get, rows)))
+            seconds = timed(lambda: list(executor.map(read, rows)))
         return len(rows) / seconds
 
     def absent(self) -> Iterator[Figure]:
