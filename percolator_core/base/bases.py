@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -19,7 +18,6 @@ from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.records import Version
 from percolator_core.store.file_threads import file_threads
-from percolator_core.store.hub import current_hub
 
 T = TypeVar("T")
 
@@ -38,7 +36,7 @@ class Wanted(NamedTuple):
 
     where: tuple[TableHandle, bytes, bytes]
     row: bytes
-    columns: list[bytes]
+    columns: Sequence[bytes]
 
 
 class Bases:
@@ -56,17 +54,29 @@ class Bases:
             found = self._locations[url] = Location(url)
         return found
 
-    def versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
-        """Return the wanted cells, row by row. Files are read in another thread, if a task waits for them.
+    def values(self, wanted: Sequence[Wanted]) -> list[list[bytes | None]]:
+        """Return the values of the wanted cells, row by row. Raises as `tablet`."""
+        return self._read(TabletBase.values, wanted)
 
-        Raises as `tablet`.
-        """
-        if current_hub() is None:
-            return self._versions(wanted)
+    def versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
+        """Return the wanted cells, row by row. Raises as `tablet`."""
+        return self._read(TabletBase.versions, wanted)
+
+    def row(self, handle: TableHandle, tag: bytes, reference: bytes, key: bytes) -> BaseRow | None:
+        """Return a row of a tablet's base. Raises as `tablet`."""
+        wanted = Wanted((handle, tag, reference), key, [])
+        return self._read(lambda tablet, row, _: tablet.row(row), [wanted])[0]
+
+    def _read(
+        self, read: Callable[[TabletBase, bytes, Sequence[bytes]], T], wanted: Sequence[Wanted]
+    ) -> list[T]:
+        """Read rows of bases. If a task waits for them, files are read in another thread."""
         try:
-            return [self._held(*one.where).versions(one.row, one.columns) for one in wanted]
+            return [read(self._held(*where), row, columns) for where, row, columns in wanted]
         except NotHeld:
-            return file_threads.run(partial(self._versions, wanted))
+            return file_threads.run(
+                lambda: [read(self.tablet(*where), row, columns) for where, row, columns in wanted]
+            )
 
     def _held(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
         """As `tablet`, for a caller that must not wait for files: raise NotHeld instead, also later."""
@@ -74,13 +84,6 @@ class Bases:
         if known is None:
             raise NotHeld
         return known.held
-
-    def _versions(self, wanted: Sequence[Wanted]) -> list[list[Version | None]]:
-        return [self.tablet(*one.where).versions(one.row, one.columns) for one in wanted]
-
-    def row(self, handle: TableHandle, tag: bytes, reference: bytes, key: bytes) -> BaseRow | None:
-        """Return a row of a tablet's base. Raises as `tablet`."""
-        return file_threads.run(lambda: self.tablet(handle, tag, reference).row(key))
 
     def rows(  # noqa: PLR0917
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
@@ -13,7 +13,7 @@ from percolator_core.runtime import process
 T = TypeVar("T")
 
 
-class _Loading(Future[T]):
+class _Loading(Future[Mapping[Hashable, T]], Generic[T]):
     """A load under way, and its thread."""
 
     def __init__(self) -> None:
@@ -30,11 +30,25 @@ class HeldOnly(Generic[T]):
 
     def __init__(self, cache: ByteCache[T]) -> None:
         self._cache = cache
+        self.held = cache.held
 
     def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:  # noqa: ARG002
         """Return the value of ``key``. Raises NotHeld if it is not in the cache."""
         found = self._cache.held(key)
         if found is None:
+            raise NotHeld
+        return found
+
+    def get_all(
+        self,
+        together: Hashable,  # noqa: ARG002
+        keys: Sequence[Hashable],
+        load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],  # noqa: ARG002
+        size_of: Callable[[T], int],  # noqa: ARG002
+    ) -> Mapping[Hashable, T]:
+        """Return the values of ``keys``. Raises NotHeld if one is not in the cache."""
+        found = self._cache.held_of(keys)
+        if len(found) < len(keys):
             raise NotHeld
         return found
 
@@ -63,25 +77,40 @@ class ByteCache(Generic[T]):
         found = self.held(key)
         if found is not None:
             return found
+        return self.get_all(key, [key], lambda _: {key: load()}, size_of)[key]
+
+    def get_all(
+        self,
+        together: Hashable,
+        keys: Sequence[Hashable],
+        load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],
+        size_of: Callable[[T], int],
+    ) -> Mapping[Hashable, T]:
+        """Return the values of ``keys``, as `get`; ``load`` is called once with those that are not here.
+
+        Calls with the same ``together`` load one after another.
+        """
         mine: _Loading[T] = _Loading()
+        found: dict[Hashable, T] = {}
         try:
             while True:
                 with self._lock:
-                    found = self.held(key)
-                    if found is not None:
+                    found.update(self.held_of(keys))
+                    missing = [key for key in keys if key not in found]
+                    if not missing:
                         return found
-                    loading = self._loading.setdefault(key, mine)
+                    loading = self._loading.setdefault(together, mine)
                 if loading is mine:
-                    return self._load(key, mine, load, size_of)
+                    return {**found, **self._load(missing, mine, load, size_of)}
                 if loading.thread == mine.thread:
-                    return load()
+                    return {**found, **load(missing)}
                 try:
-                    return loading.result()
+                    found.update(loading.result())
                 except CancelledError:
                     continue
         finally:
-            if self._loading.get(key) is mine:
-                del self._loading[key]
+            if self._loading.get(together) is mine:
+                del self._loading[together]
             mine.cancel()  # does nothing if it has a result
 
     def held(self, key: Hashable) -> T | None:
@@ -95,19 +124,29 @@ class ByteCache(Generic[T]):
             pass  # another thread has just forgotten it: without a lock, a hit is fast
         return found[0]
 
+    def held_of(self, keys: Iterable[Hashable]) -> dict[Hashable, T]:
+        """Return the values of those ``keys`` that are here."""
+        found = {key: self.held(key) for key in keys}
+        return {key: value for key, value in found.items() if value is not None}
+
     def _load(
-        self, key: Hashable, loading: _Loading[T], load: Callable[[], T], size_of: Callable[[T], int]
-    ) -> T:
-        """Load and keep a value, and give it to the threads that wait for it."""
+        self,
+        keys: Sequence[Hashable],
+        loading: _Loading[T],
+        load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],
+        size_of: Callable[[T], int],
+    ) -> Mapping[Hashable, T]:
+        """Load and keep values, and give them to the threads that wait for them."""
         try:
-            value = load()
+            values = load(keys)
         except Exception as error:
             loading.set_exception(error)
             raise
         with self._lock:
-            self._keep(key, value, size_of(value))
-        loading.set_result(value)
-        return value
+            for key, value in values.items():
+                self._keep(key, value, size_of(value))
+        loading.set_result(values)
+        return values
 
     def after_fork(self) -> None:
         """Forget the loads of threads that do not exist in this child."""

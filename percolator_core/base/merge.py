@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from percolator_core.base.columns import Keys
 from percolator_core.base.predicate import Spread, may_be_true, rows_where, spread_of
-from percolator_core.base.reader import Keys, RowGroup
+from percolator_core.base.reader import RowGroup
 from percolator_core.base.row_set import KEY, column_name
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MARKER

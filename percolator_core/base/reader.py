@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +20,7 @@ from percolator_core.base import removed
 from percolator_core.base.bloom import BloomFilter
 from percolator_core.base.cache import ByteCache, HeldOnly
 from percolator_core.base.chunks import Chunks, together
+from percolator_core.base.columns import Keys, Values
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry
 from percolator_core.base.row_set import FIRST_KEYS, KEY, chunk_range
@@ -69,6 +70,7 @@ class RowSetReader:
         self.filtered = 0
         self._location = location
         self._file = entry.row_set.file
+        self._low, self._high = entry.row_set.low, entry.row_set.high
         self._cache = cache
 
     @property
@@ -96,20 +98,22 @@ class RowSetReader:
             BaseDamaged: the file is missing or damaged.
             StoreUnavailable: as `Location.open`.
         """
-        row_set = self.entry.row_set
-        if not row_set.low <= key <= row_set.high:
+        if not self._low <= key <= self._high:
             return []
         tail = self._tail()
-        places = []
+        first_keys, places = tail.first_keys, []
+        last = bisect_right(first_keys, key)
         # The group before the first one that begins with the key may end with it.
-        first = max(0, bisect_left(tail.first_keys, key) - 1)
-        for group in range(first, bisect_right(tail.first_keys, key)):
-            if not tail.filters[group].may_have(key):
-                self.filtered += 1
-                continue
-            keys = self.keys(group)
-            start = bisect_left(keys, key)
-            if start == len(keys) or keys[start] != key or self._is_removed(tail.firsts[group] + start):
+        first = bisect_left(first_keys, key, 0, last) - 1
+        for group in range(max(first, 0), last):
+            keys: Keys | None = self._cache.held((self._file, group))
+            if keys is None:
+                if not tail.filters[group].may_have(key):
+                    self.filtered += 1
+                    continue
+                keys = self.keys(group)
+            start = keys.find(key)
+            if start < 0 or (self.entry.removed and self._is_removed(tail.firsts[group] + start)):
                 continue
             stop = start + 1
             if stop < len(keys) and keys[stop] == key:
@@ -123,7 +127,7 @@ class RowSetReader:
         def load() -> Keys:
             return Keys(self.read(group, (KEY,)).column(0))
 
-        found: Keys = self._cache.get((self._file, group), load, lambda one: one.array.nbytes)
+        found: Keys = self._cache.get((self._file, group), load, lambda one: one.size)
         return found
 
     def positions(self, places: Sequence[Place]) -> Iterator[int]:
@@ -136,14 +140,27 @@ class RowSetReader:
         """Return a column of a row group; None if the row set does not have it. Raises as `find`."""
         if name == KEY:
             return self.keys(group).array
-        if name not in self._tail().numbers:
-            return None
+        found = self.values(group, [name])
+        return found[name].array if found else None
 
-        def load() -> pa.Array:
-            return self.read(group, (name,)).column(0)
+    def values(self, group: int, names: Sequence[str]) -> Mapping[str, Values]:
+        """Return columns of a row group by name, those that the row set has. Raises as `find`.
 
-        found: pa.Array = self._cache.get((self._file, group, name), load, lambda one: one.nbytes)
-        return found
+        Columns that are not in the cache are read at once. ``names`` does not include the keys.
+        """
+        file = self._file
+        found: dict[str, Any] = {name: self._cache.held((file, group, name)) for name in names}
+        if None not in found.values():
+            return found
+        numbers = self._tail().numbers
+        wanted = [(file, group, name) for name in found if name in numbers]
+
+        def load(missing: Iterable[Any]) -> dict[Hashable, Values]:
+            batch = self.read(group, [name for _, _, name in missing])
+            return {(file, group, one.name): Values(batch.column(one.name)) for one in batch.schema}
+
+        read = self._cache.get_all((file, group, "columns"), wanted, load, lambda one: one.size)
+        return {name: read[file, group, name] for _, _, name in wanted}
 
     def batches(
         self, low: bytes, high: bytes | None, columns: Sequence[str], *, reverse: bool = False
@@ -202,8 +219,11 @@ class RowSetReader:
         return file
 
     def _tail(self) -> _Tail:
-        size = self.entry.row_set.size - self.entry.row_set.tail
-        found: _Tail = self._cache.get((self._file, "tail"), self._load_tail, lambda _: _TAIL_OBJECTS * size)
+        key = self._file, "tail"
+        found: _Tail | None = self._cache.held(key)
+        if found is None:
+            size = self.entry.row_set.size - self.entry.row_set.tail
+            found = self._cache.get(key, self._load_tail, lambda _: _TAIL_OBJECTS * size)
         return found
 
     def _load_tail(self) -> _Tail:
@@ -295,8 +315,10 @@ class RowGroup:
             batch = self._reader.read(self._number, names)
             found = dict(zip(batch.schema.names, batch.columns, strict=True))
         else:
-            read = {name: self._reader.column(self._number, name) for name in names}
-            found = {name: array for name, array in read.items() if array is not None}
+            values = self._reader.values(self._number, [name for name in names if name != KEY])
+            found = {name: one.array for name, one in values.items()}
+            if KEY in names:
+                found[KEY] = self._reader.keys(self._number).array
         places = self._places
         if len(places) == self._metadata.num_rows:
             return found
@@ -330,21 +352,3 @@ class RowGroup:
         before = self._tail.firsts[self._number]
         inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
         return np.delete(places, inside - (before + start))
-
-
-class Keys(Sequence[bytes]):
-    """A column of keys, as `bisect` takes them: an element costs a fifth of that of ``array``."""
-
-    __slots__ = ("_data", "_offsets", "array")
-
-    def __init__(self, array: pa.Array) -> None:
-        _, offsets, data = array.buffers()
-        self.array = array
-        self._data = memoryview(data or b"")
-        self._offsets = memoryview(offsets or bytes(4)).cast("i")[array.offset :]
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, position: Any) -> Any:
-        return bytes(self._data[self._offsets[position] : self._offsets[position + 1]])

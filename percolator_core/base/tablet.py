@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.base.cache import ByteCache, HeldOnly
+from percolator_core.base.columns import Values
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.reader import Place, RowSetReader
@@ -18,13 +20,18 @@ from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import Version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import pyarrow, stored, stored_value
+from percolator_core.tables.arrow_values import pyarrow, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _GROUPS_AT_ONCE: Final = 8
 """Most row groups of one step of a select: each has `row_set.GROUP_BYTES` at most."""
+
+_BYTES: Final = column_type("bytes")
+
+_UNKNOWN: Final = "", _BYTES
+"""Stands for the name and the type of a column that the table does not have."""
 
 _WINDOW: Final = 8
 """Row groups of one row set that a compaction has in memory, about."""
@@ -60,36 +67,26 @@ class TabletBase:
         cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
         return TabletBase(self.definition, self.location, self.manifest, cache)
 
+    def values(self, key: bytes, columns: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of cells of a row; the marker of a typed table is a cell. Raises as `row`."""
+        found = self.find(key)
+        if found is None:
+            return [None] * len(columns)
+        number, places = found
+        if not self.definition.is_typed:
+            return [self._raw_value(self.readers[number], places, column) for column in columns]
+        [(group, position, _)] = places
+        held = self._held(number, group, columns)
+        return [b"" if column == MARKER else self._value(held, position, column) for column in columns]
+
     def versions(self, key: bytes, columns: Sequence[bytes]) -> list[Version | None]:
-        """Return the cells of a row as versions; the marker of a typed table is one. Raises as `row`.
+        """Return cells of a row as versions, as `values`. Raises as `row`.
 
         The base does not know when the transactions began, so both timestamps are that of the commit. In a
         typed table it is the newest one of the row.
         """
-        found = self.find(key)
-        if found is None:
-            return [None] * len(columns)
-        if self.definition.is_typed:
-            return self._cells(*found, columns)
-        row = self.row_at(*found, columns)
-        return [version_of(self.definition, row, column) for column in columns]
-
-    def _cells(self, entry: int, places: Sequence[Place], columns: Sequence[bytes]) -> list[Version | None]:
-        """Return cells of a row of a typed table, which is in one place."""
-        reader, [(group, place, _)] = self.readers[entry], places
-        times = reader.column(group, TIME)
-        assert times is not None, "every row set has times"
-        time = times[place].as_py()
-        versions: list[Version | None] = []
-        for column in columns:
-            kind = self._kinds.get(column)
-            array = None if kind is None else reader.column(group, kind[0])
-            if column == MARKER:
-                value: bytes | None = b""
-            else:
-                value = None if kind is None or array is None else stored_value(kind[1], array, place)
-            versions.append(None if value is None else Version(time, time, value))
-        return versions
+        row = self.row(key, columns)
+        return [None if row is None else version_of(self.definition, row, column) for column in columns]
 
     def row(self, key: bytes, columns: Sequence[bytes] | None = None) -> BaseRow | None:
         """Return a row, or None. ``columns`` are names in the store; None is all.
@@ -114,6 +111,8 @@ class TabletBase:
 
     def row_at(self, entry: int, places: Sequence[Place], columns: Sequence[bytes] | None = None) -> BaseRow:
         """Return the row that `find` found. Raises as `row`."""
+        if self.definition.is_typed:
+            return self._typed_row(entry, places[0], [*self._kinds] if columns is None else columns)
         reader = self.readers[entry]
         names = self._names(columns)
         lines: list[BaseRow] = []
@@ -181,6 +180,37 @@ class TabletBase:
             ]
             if parts:
                 yield from pa.Table.from_batches(parts).sort_by(order).combine_chunks().to_batches()
+
+    def _held(self, entry: int, group: int, columns: Iterable[bytes], *more: str) -> Mapping[str, Values]:
+        """Return the columns of a row group of a typed table by their names in the file, and ``more``."""
+        kinds = self._kinds
+        names = [kinds[column][0] for column in columns if column in kinds]
+        return self.readers[entry].values(group, [*more, *names])
+
+    def _typed_row(self, entry: int, place: Place, columns: Sequence[bytes]) -> BaseRow:
+        group, position, _ = place
+        held = self._held(entry, group, columns, TIME)
+        values = [(column, self._value(held, position, column)) for column in columns]
+        time: int = held[TIME].array[position].as_py()
+        cells = {column: value for column, value in values if value is not None}
+        return BaseRow(self.readers[entry].keys(group)[position], time, cells, {})
+
+    def _value(self, held: Mapping[str, Values], position: int, column: bytes) -> bytes | None:
+        """Return the value of a cell of a typed table; ``held`` has the columns of its row group."""
+        name, kind = self._kinds.get(column, _UNKNOWN)
+        found = held.get(name)
+        return None if found is None else found.value(kind, position)
+
+    @staticmethod
+    def _raw_value(reader: RowSetReader, places: Sequence[Place], column: bytes) -> bytes | None:
+        """Return the value of a cell of a raw table. The lines of a row are in the order of their columns."""
+        for group, start, stop in places:
+            held = reader.values(group, (RAW_COLUMN, RAW_VALUE))
+            names: Callable[[int], Any] = partial(held[RAW_COLUMN].value, _BYTES)
+            position = start + bisect_left(range(start, stop), column, key=names)
+            if position < stop and names(position) == column:
+                return held[RAW_VALUE].value(_BYTES, position)
+        return None
 
     @cached_property
     def _kinds(self) -> dict[bytes, tuple[str, ColumnType]]:

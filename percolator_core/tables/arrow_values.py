@@ -205,20 +205,6 @@ def stored(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
     return texts
 
 
-def stored_value(kind: ColumnType, found: pa.Array, place: int) -> bytes | None:
-    """Return one encoded value of a column that was made of encoded values; None means null."""
-    scalar = found[place]
-    if not scalar.is_valid:
-        return None
-    if kind.name == "datetime":
-        return column_type("int").encode(scalar.value)
-    value = scalar.as_py()
-    if kind.width is None:
-        text: bytes = value if kind.name == "bytes" else value.encode()
-        return text
-    return kind.encode(UUID(value) if kind.name == "uuid" else value)
-
-
 _TEXT: Final = ("string", "large_string", "string_view")
 _ACCEPTED: Final = {
     "bool": ("boolean",),

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from percolator_core.base.bases import Wanted
 from percolator_core.catalog.catalog import CHANGED, Tables
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
 from percolator_core.errors import (
@@ -41,7 +42,7 @@ from percolator_core.layout.records import (
 )
 from percolator_core.runtime import process
 from percolator_core.store import Store
-from percolator_core.store.packing import Command
+from percolator_core.store.packing import Command, pack_read
 from percolator_core.transaction.cache import Cache
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.late_reads import Cold, LateReads, Unsettled
@@ -198,6 +199,29 @@ class CellReads(LateReads):
             handle = self._handles[table]  # for each cell: the first step may have loaded changed tables
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
+    def _sparse_cell(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
+        """Return a cell that is likely to be missing: the tablet's standing is read in the same request."""
+        self._gets += 1
+        tablet = handle.tablet(row)
+        commands = pack_read(handle.row_prefixes[tablet] + row, column.packed), handle.standings[tablet]
+        if self._start_ts is None:
+            (version, lock), standing = self._first_read(commands, ((handle, row, column.name),))
+        else:
+            (version, lock), standing = self._client.store.exchange(commands).result()
+        if version is None:
+            column.note_missing()
+        elif column.sparse:  # other tasks have read meanwhile
+            column.sparse -= 1
+        base = base_below(standing, self.start_timestamp)
+        if base and version is None and lock is None:
+            wanted = Wanted((handle, handle.tags[tablet], base), row, (column.encoded,))
+            [[value]] = self._client.bases.values((wanted,))
+        else:
+            found = self._judge(handle, row, column.encoded, version, lock, base)
+            value = None if found is None else found.value
+        self._cache.keep(column, row, value)
+        return value
+
     def _values(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[bytes | None]:
@@ -281,6 +305,7 @@ class CellReads(LateReads):
     ) -> None:
         """Take the reply to one command; the cells that need another read go to the two lists."""
         limit, pairs, base = self._limit, iter(found), read.base
+        missing: list[tuple[bytes, int]] = []
         for column, position, version, lock in zip(read.columns, read.positions, pairs, pairs, strict=False):
             if version is None:
                 column.note_missing()
@@ -289,10 +314,12 @@ class CellReads(LateReads):
             if not is_settled(version, lock, limit, base is not None):
                 unsettled.append((read, column, position))
             elif version is None:
-                if base:
-                    cold.append((read.handle, read.row, base, column.encoded, position))
+                missing.append((column.encoded, position))
             elif not version[KIND]:
                 values[position] = version[VALUE]
+        if base and missing:
+            columns, positions = zip(*missing, strict=True)
+            cold.append(Cold(read.handle, read.row, base, columns, positions))
         read.brought = list(pairs) if read.extra else ()
 
     def _ask(

@@ -25,8 +25,19 @@ from percolator_core.transaction.scan import PAGE_ROWS, Beside, Overlays, Tablet
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
 """A cell whose newest version and lock did not settle the read, and its position among the values."""
 
-Cold: TypeAlias = tuple[TableHandle, bytes, bytes, bytes, int]
-"""A cell that the store does not have: its table and row, the tablet's base, the column, and the position."""
+
+class Cold(NamedTuple):
+    """Cells of a row that the store does not have.
+
+    ``base`` is the reference of the tablet's base, ``columns`` has stored names. ``positions`` are as in
+    `RowRead`.
+    """
+
+    handle: TableHandle
+    row: bytes
+    base: bytes
+    columns: Sequence[bytes]
+    positions: Sequence[int]
 
 
 class _Found(NamedTuple):
@@ -144,21 +155,16 @@ class LateReads(TypedReads):
             version = found.version if found.lock is None else self._read_slowly(handle, row, column)
             values[position] = None if version is None else version.value
             if version is None and found.base:
-                cold.append((handle, row, found.base, column, position))
+                cold.append(Cold(handle, row, found.base, [column], [position]))
 
     def _read_bases(self, cold: Sequence[Cold], values: list[bytes | None]) -> None:
         """Read cells that the store does not have from the bases of their tablets."""
-        wanted: dict[tuple[TableHandle, bytes, bytes], Wanted] = {}
-        places: list[tuple[Wanted, int, int]] = []
-        for handle, row, base, column, position in cold:
-            one = wanted.setdefault((handle, row, base), Wanted((handle, handle.tag(row), base), row, []))
-            places.append((one, len(one.columns), position))
-            one.columns.append(column)
-        rows = list(wanted.values())
-        found = dict(zip(map(id, rows), self._client.bases.versions(rows), strict=True))
-        for one, number, position in places:
-            version = found[id(one)][number]
-            values[position] = None if version is None else version.value
+        wanted = [
+            Wanted((one.handle, one.handle.tag(one.row), one.base), one.row, one.columns) for one in cold
+        ]
+        for one, found in zip(cold, self._client.bases.values(wanted), strict=True):
+            for position, value in zip(one.positions, found, strict=True):
+                values[position] = value
 
     def _of_base(self, handle: TableHandle, row: bytes, column: bytes, base: bytes) -> Version | None:
         return self._client.bases.versions([Wanted((handle, handle.tag(row), base), row, [column])])[0][0]

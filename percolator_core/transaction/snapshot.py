@@ -140,7 +140,7 @@ class Snapshot(CellReads):
             self._cached += 1
             return known
         if fields.sparse:
-            return self._read_cells(((table, row, column),))[0]
+            return self._sparse_cell(handle, row, fields)
         # This repeats `_values`, `pack_read`, `is_settled` and `Cache.keep` in line, for a cell that exists.
         # The condition below may send a cell to `_judge` that `is_settled` would accept. It must never accept
         # one that `is_settled` rejects.

@@ -8,13 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core import Database
+from percolator_core import Database, Hash, PrimaryKey, Table
 from percolator_core.base.location import Location
 from percolator_core.errors import BaseDamaged
+from percolator_core.store.file_threads import file_threads
 from percolator_core.store.hub import current_hub
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout
 
 ROWS = 600
+
+
+class Doc(Table, name="docs", partition=[Hash("id", buckets=1)]):
+    id: PrimaryKey[int]
+    text: str
+    at: int
+    size: int | None = None
 
 
 @pytest.fixture
@@ -26,6 +34,18 @@ def cold(db: Database, tmp_path: Path) -> Database:
             t.set("cold", f"r{number:04}", "v", b"%d" % number)
     db.set_base("cold", str(tmp_path))
     db.flush("cold", everything=True)
+    return db
+
+
+@pytest.fixture
+def docs(db: Database, tmp_path: Path) -> Database:
+    """A typed table of one tablet, whose rows are all in the base."""
+    db.create_table(Doc)
+    with db.transaction() as t:
+        for number in range(ROWS):
+            t.insert(Doc(id=number, text=f"text {number}", at=number, size=None if number % 2 else number))
+    db.set_base(Doc, str(tmp_path))
+    db.flush(Doc, everything=True)
     return db
 
 
@@ -59,6 +79,40 @@ def test_256_tasks_that_want_one_row_group_cause_one_read(
         assert list(executor.map(get, range(ROWS))) == [b"%d" % number for number in range(ROWS)]
     assert reads
     assert set(reads.values()) == {1}
+
+
+def test_a_find_reads_the_columns_of_a_row_group_at_once(
+    docs: Database, reads: Counter[tuple[str, int]]
+) -> None:
+    def find(number: int) -> Doc | None:
+        return docs.snapshot().find(Doc, id=number)
+
+    with docs.concurrency(256) as executor:
+        for number, found in enumerate(executor.map(find, range(ROWS))):
+            size = None if number % 2 else number
+            assert found == Doc(id=number, text=f"text {number}", at=number, size=size)
+    assert list(reads.values()) == [1, 1, 1], "the tail, the keys, and the other columns"
+
+
+def test_what_is_in_memory_is_read_in_the_thread_of_the_hub(
+    cold: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(number: int) -> None:
+        row, value = f"r{number:04}", b"%d" % number
+        snapshot = cold.snapshot()
+        assert snapshot.get("cold", row, "v") == value
+        assert snapshot.get_row("cold", row) == {"v": value}
+        [version] = snapshot.versions("cold", row.encode(), [b"v"])
+        assert version is not None
+        assert version.value == value
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a task leaves the thread of the hub")
+
+    with cold.concurrency(4) as executor:
+        executor.submit(read, 0).result()
+        monkeypatch.setattr(file_threads, "_parked", refuse)
+        assert len(list(executor.map(read, range(ROWS)))) == ROWS
 
 
 def test_scans_of_tasks_read_in_other_threads(cold: Database, reads: Counter[tuple[str, int]]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -128,3 +130,35 @@ def test_a_size_that_cannot_be_told_leaves_no_load_behind() -> None:
     with pytest.raises(KeyError):
         cache.get("a", lambda: 1, lambda _: sizes["a"])
     assert cache.get("a", lambda: 8, lambda _: 1) == 8
+
+
+def test_values_are_loaded_at_once_but_for_those_that_are_here_or_on_their_way() -> None:
+    cache = ByteCache[str](100)
+    started, go_on = threading.Event(), threading.Event()
+    loads: list[list[Any]] = []
+
+    def load(missing: Sequence[Any]) -> dict[Any, str]:
+        loads.append(sorted(missing))
+        started.set()
+        assert go_on.wait(60)
+        return {key: key.upper() for key in missing}
+
+    found: list[list[str]] = []
+
+    def get(*keys: str) -> None:
+        some = cache.get_all("together", keys, load, len)
+        found.append([some[key] for key in keys])
+
+    threads = [threading.Thread(target=get, args=("a", "b"))]
+    threads[0].start()
+    assert started.wait(60)
+    threads += [threading.Thread(target=get, args=keys) for keys in (("b",), ("a", "b", "c"), ("b", "a"))]
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert loads == [["a", "b"], ["c"]]
+    assert sorted(found) == [["A", "B"], ["A", "B", "C"], ["B"], ["B", "A"]]
+    assert cache.get("c", str, len) == "C"
+    assert cache.size == 3

@@ -15,6 +15,8 @@ from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
+from percolator_core.layout.keys import MARKER
+from percolator_core.layout.records import Version
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
@@ -63,8 +65,18 @@ def check(base: TabletBase, expected: Rows) -> None:
     rows = [row_of(base.definition, key, *expected[key]) for key in sorted(expected)]
     assert list(base.rows(b"", None)) == rows
     assert list(base.rows(b"", None, reverse=True)) == rows[::-1]
+    columns = [b"no such column", *sorted({column for row in rows for column in row.cells})]
+    marker = [MARKER] if base.definition.is_typed else []
     for row in rows:
         assert base.row(row.key) == row
+        cells = [*(b"" for _ in marker), *map(row.cells.get, columns)]
+        assert base.values(row.key, [*marker, *columns]) == cells
+        assert base.held.values(row.key, [*marker, *columns]) == cells
+        times = [row.times.get(column, row.time) for column in [*marker, *columns]]
+        assert base.versions(row.key, [*marker, *columns]) == [
+            None if value is None else Version(time, time, value)
+            for value, time in zip(cells, times, strict=True)
+        ]
         assert row.key + b"\0" in expected or base.row(row.key + b"\0") is None
     if rows:
         middle = rows[len(rows) // 2].key

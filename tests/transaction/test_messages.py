@@ -305,3 +305,17 @@ def test_script_flush_under_a_hub(connect: Connect, db: Database, two_phase: boo
     assert len(set(stamps)) == 399
     with db.transaction() as t:
         assert len(list(t.scan("t"))) == 798
+
+
+def test_tasks_that_find_a_cell_at_once_soon_ask_for_no_more_than_the_cell(
+    connect: Connect, db: Database
+) -> None:
+    with db.transaction() as t:
+        t.set("t", X, "v", b"a")
+    client = connect()
+    column = client.catalog.table("t").columns["v"]
+    assert column.sparse
+    with client.concurrency(16) as executor:
+        found = list(executor.map(lambda _: client.snapshot().get("t", X, "v"), range(64)))
+    assert found == [b"a"] * 64
+    assert not column.sparse
