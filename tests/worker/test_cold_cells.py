@@ -345,6 +345,7 @@ def test_rows_that_have_to_stay_do_not_keep_the_others(
 ) -> None:
     """Above the budget of memory the rows move that can, though older ones have to stay."""
     monkeypatch.setattr(bases, "SHORTEST_KEEP", 0.0)
+    monkeypatch.setattr(bases, "_SAMPLE", 200)
     old, young = ROWS[:15], ROWS[15:]
     Worker(docs.db, docs.chain).run_until_idle(30)  # activates the chain
     docs.put(*old, text="text" * 2500)
@@ -358,6 +359,6 @@ def test_rows_that_have_to_stay_do_not_keep_the_others(
                     t.upsert(Doc(id=row, lang="de"))
                 else:
                     t.set("docs", row, "lang", b"de")
-    docs.db.set_base("docs", str(tmp_path / "other"), memory=100_000)
+    docs.db.set_base("docs", str(tmp_path / "other"), memory=60_000)
     assert docs.db.flush("docs").rows >= 3
     assert docs.drain() == (0 if oldest == "acknowledged late" else 15)
