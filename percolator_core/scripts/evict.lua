@@ -61,10 +61,12 @@ end
 -- Most rows have not changed since they were read, and go as a whole. Such a row has as many fields as then, and no older
 -- versions. A commit adds a field or an older version. A collection leaves the version there, because it is the newest one
 -- below the safe point, which has not moved. Fields go only by an eviction, of which there was none, by a collection in a
--- tablet without a base, or by a change of the table. So a call that is sent again looks at each cell.
+-- tablet without a base, or by a change of the table. So a call that is sent again looks at each cell. The number of an
+-- eviction is a time: a failover may lose evictions, and a later one must not get the number of one that was lost.
 local is_unchanged = eviction_stamp(tag) == ARGV[4]
 local is_quiet = is_unchanged and #observers == 0
-redis.call('HINCRBY', tag .. 'meta', 'evictions', 1)
+local last = redis.call('HGET', tag .. 'meta', 'evictions') or 0
+redis.call('HSET', tag .. 'meta', 'evictions', string.format('%.0f', math.max(last + 1, now())))
 
 -- Evict the rows from one place of ARGV to another one.
 local function evict_rows(first, last)

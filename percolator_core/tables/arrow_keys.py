@@ -110,7 +110,12 @@ def pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None 
 
 
 def offsets_of(lengths: Numbers) -> Numbers:
-    """Return the ends of pieces of these lengths, which follow each other, behind a 0."""
+    """Return the ends of pieces of these lengths, which follow each other, behind a 0.
+
+    Raises ValueError if they have 2 GiB or more.
+    """
+    if lengths.sum(dtype=np.int64) > np.iinfo(np.int32).max:
+        raise ValueError("rows that are converted at once have 2 GiB or more")
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

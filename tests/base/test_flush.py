@@ -26,6 +26,7 @@ from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row
 from percolator_core.layout.records import pack_timestamp, unpack_version
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.scripts import calls
+from percolator_core.scripts.replies import Evicted
 from tests.chains import chain_of, watch
 from tests.schema.values import QUICK
 
@@ -229,6 +230,26 @@ def test_an_eviction_that_is_sent_again_takes_no_row_that_is_made_again(raw: Tab
     assert raw.stored() == {b"a": {b"v": b"2"}}
 
 
+def test_an_eviction_that_is_sent_again_after_a_failover_takes_no_row_that_is_made_again(raw: Tablet) -> None:
+    """The failover has lost an eviction, and the next one must not get its number."""
+    for row in ("a", "b"):
+        put(raw.db, row, "v", b"1")
+    _, portion, safe = published(raw)
+
+    def evict(stamp: bytes, row: bytes) -> Evicted:
+        version = raw.db.catalog.table("raw").version
+        evicted = raw.db.store.run(calls.evict(raw.tag, raw.reference, version, safe, stamp, [], [row, 1]))
+        assert evicted is not None
+        return evicted
+
+    stamp = evict(portion.stamp, b"a").stamp
+    raw.db.store.one((b"HDEL", meta_key(raw.tag), b"evictions"))
+    assert evict(stamp, b"b").rows == 1
+    put(raw.db, "b", "v", b"2")
+    assert evict(stamp, b"b").rows == 0
+    assert raw.stored() == {b"b": {b"v": b"2"}}
+
+
 def test_a_cell_stays_for_an_observer_that_the_flush_does_not_know(raw: Tablet) -> None:
     """It was registered after the flush has read the names of the observers, and before it reads the rows."""
     Worker(raw.db, chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())).run_until_idle(60)
@@ -363,6 +384,18 @@ def test_large_rows_leave_in_several_steps(raw: Tablet) -> None:
     assert [len(rows) // 2 for rows in portion.steps()] == [2, 2, 1]
     assert flush.run(safe, safe).rows == 5
     assert raw.stored() == {}
+
+
+def test_long_names_of_columns_make_more_portions(raw: Tablet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow repeats the name of a column, and the key of a row, for each cell."""
+    monkeypatch.setattr("percolator_core.base.flush._STEP_ROWS", 1)
+    monkeypatch.setattr("percolator_core.base.flush.ROW_SET_BYTES", 2000)
+    for number in range(4):
+        put(raw.db, str(number), "n" * 10_000, b"1")
+    safe = raw.db.collect_garbage(timedelta(0)).safe_point
+    flush = raw.begun()
+    assert [len(portion) for portion in flush._portions(safe, safe)] == [2, 2]
+    assert flush.run(safe, safe).rows == 4
 
 
 def test_older_versions_and_locks_keep_a_row(raw: Tablet) -> None:

@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from percolator_core.base import row_set
-from percolator_core.base.portion import Portion
+from percolator_core.base.portion import Portion, repeated
 from percolator_core.base.row_set import BaseRow
 from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import pack_version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.scripts.replies import Cold
+from percolator_core.tables.arrow_keys import offsets_of
 from tests.schema.values import QUICK
 from tests.tables.test_arrow import filled
 
@@ -130,3 +132,17 @@ def test_deletions_and_missing_markers_are_found() -> None:
     assert np.array_equal(portion(rows[2:], []).without_marker(), [0, 1])
     found.staying.add(1)
     assert list(found.steps()) == [[b"a", 2, b"c", 1, b"d", 2]]
+
+
+def test_what_a_raw_table_repeats_is_counted() -> None:
+    rows: list[tuple[bytes, Versions]] = [
+        (b"abc", {b"v": (5, b"1"), b"long": (5, b"1")}),
+        (b"d", {b"long": (5, b"")}),
+    ]
+    assert repeated(step(rows)) == 2 * 3 + 1 + 1 + 4 + 4
+
+
+def test_too_many_bytes_for_an_arrow_column_are_refused() -> None:
+    assert offsets_of(np.array([2**31 - 2, 1])).tolist() == [0, 2**31 - 2, 2**31 - 1]
+    with pytest.raises(ValueError, match="2 GiB"):
+        offsets_of(np.array([2**31 - 1, 1]))
