@@ -14,10 +14,11 @@ T = TypeVar("T")
 
 
 class _Loading(Future[Mapping[Hashable, T]], Generic[T]):
-    """A load under way, and its thread."""
+    """A load under way, its thread, and the keys that it loads."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.keys: Sequence[Hashable] = ()
         self.thread = threading.get_ident()
 
 
@@ -88,7 +89,8 @@ class ByteCache(Generic[T]):
     ) -> Mapping[Hashable, T]:
         """Return the values of ``keys``, as `get`; ``load`` is called once with those that are not here.
 
-        Calls with the same ``together`` load one after another.
+        Calls with the same ``together`` load one after another. A call does not fail because the load of
+        other keys failed.
         """
         mine: _Loading[T] = _Loading()
         found: dict[Hashable, T] = {}
@@ -101,6 +103,7 @@ class ByteCache(Generic[T]):
                         return found
                     loading = self._loading.setdefault(together, mine)
                 if loading is mine:
+                    mine.keys = missing
                     return {**found, **self._load(missing, mine, load, size_of)}
                 if loading.thread == mine.thread:
                     return {**found, **load(missing)}
@@ -108,6 +111,9 @@ class ByteCache(Generic[T]):
                     found.update(loading.result())
                 except CancelledError:
                     continue
+                except Exception:
+                    if loading.keys == missing:
+                        raise
         finally:
             if self._loading.get(together) is mine:
                 del self._loading[together]
@@ -161,8 +167,10 @@ class ByteCache(Generic[T]):
     def _keep(self, key: Hashable, value: T, size: int) -> None:
         if size > self.capacity:
             return
+        # A signal handler or finalizer may have kept it since it was found missing.
+        _, before = self._values.get(key, (None, 0))
         self._values[key] = value, size
-        self.size += size
+        self.size += size - before
         while self.size > self.capacity:
             _, (_, gone) = self._values.popitem(last=False)
             self.size -= gone

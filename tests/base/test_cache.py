@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from percolator_core.base.cache import ByteCache
+from percolator_core.errors import BaseDamaged
 
 
 def test_the_least_recently_used_value_is_forgotten() -> None:
@@ -162,3 +165,47 @@ def test_values_are_loaded_at_once_but_for_those_that_are_here_or_on_their_way()
     assert sorted(found) == [["A", "B"], ["A", "B", "C"], ["B"], ["B", "A"]]
     assert cache.get("c", str, len) == "C"
     assert cache.size == 3
+
+
+def test_what_an_interruption_has_kept_counts_once() -> None:
+    """A finalizer runs after the value was found missing, and before the load begins."""
+    cache: ByteCache[str] = ByteCache(100)
+
+    class Together:
+        interrupted = False
+
+        def __hash__(self) -> int:
+            if not self.interrupted:
+                self.interrupted = True
+                cache.get("a", lambda: "first", lambda _: 10)
+            return 1
+
+    cache.get_all(Together(), ["a"], lambda _: {"a": "second"}, lambda _: 10)
+    assert cache.held("a") == "second"
+    assert cache.size == 10
+
+
+def test_the_failure_of_a_load_of_other_keys_is_not_shared() -> None:
+    cache: ByteCache[str] = ByteCache(100)
+    loads, has_begun, go_on = [], threading.Event(), threading.Event()
+
+    def load(keys: Sequence[Hashable]) -> dict[Hashable, str]:
+        loads.append(keys)
+        if keys == ["damaged"]:
+            has_begun.set()
+            go_on.wait(10)
+            raise BaseDamaged("file:///base", "rows", "a column is damaged")
+        return dict.fromkeys(keys, "value")
+
+    def size_of(_: str) -> int:
+        return 1
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(cache.get_all, "file", ["damaged"], load, size_of)
+        assert has_begun.wait(10)
+        second = threads.submit(cache.get_all, "file", ["whole"], load, size_of)
+        time.sleep(0.05)
+        go_on.set()
+        assert second.result(10) == {"whole": "value"}
+        assert isinstance(first.exception(10), BaseDamaged)
+    assert loads == [["damaged"], ["whole"]]
