@@ -7,6 +7,7 @@ table with its history, too. Typed tables, of which an index has a base, are com
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -28,6 +29,7 @@ from percolator_core import (
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.base.bases import Bases
 from percolator_core.maintenance.bases import BaseMaintainer
+from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns
 from percolator_core.observers.observer import Observer, Retry
@@ -205,6 +207,7 @@ class Twin(Workload):
         for failed in Quarantine(db, chain).cells():
             yield f"a cell is in quarantine in the end: {failed}"
         yield from differences(db, "in the end")
+        yield from _wait_for_pins(db)
         maintainer = BaseMaintainer(db.client, db.schema_changes, grace=0.0)
         tables = maintainer.tables()
         for table in tables:
@@ -226,6 +229,16 @@ class Twin(Workload):
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
         """Nothing but the comparisons so far."""
         yield from ()
+
+
+def _wait_for_pins(db: Database) -> Iterator[str]:
+    """Wait until no snapshot is pinned: the pin of a killed client keeps files until its token expires."""
+    until = time.monotonic() + _DRAIN_LIMIT
+    while GarbageCollector(db.client).pins():
+        if time.monotonic() > until:
+            yield f"a snapshot is still pinned {_DRAIN_LIMIT:g} s after the end"
+            return
+        db.store.sleep(0.1)
 
 
 def differences(db: Database, when: str) -> Iterator[str]:
