@@ -29,6 +29,13 @@ def demand_of(due: int, *, backlog: int | None = None, workers: int = 0, drains:
     return Demand(due if backlog is None else backlog, due, 1.0 if due else None, workers, drains, unattended)
 
 
+def rewrite(path: Path, text: str) -> None:
+    """Replace a file at once: a reader finds no half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 class TestEdges:
     """Events are due when work becomes pending, and then at intervals."""
 
@@ -235,11 +242,11 @@ class TestDirtyTrigger:
             )
             coming = asyncio.create_task(first(trigger.run()))
             await asyncio.sleep(0.1)
-            path.write_text(text.replace("docs.text", "dosc.text"))
+            rewrite(path, text.replace("docs.text", "dosc.text"))
             while not told:
                 await asyncio.sleep(0.02)
             await asyncio.sleep(0.5)
-            path.write_text(text)
+            rewrite(path, text)
             await asyncio.to_thread(words.put, "a")
             event = await coming
             await trigger.cleanup()
