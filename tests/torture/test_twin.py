@@ -57,7 +57,7 @@ def test_twins_are_equal_under_all_nemeses() -> None:
 )
 def test_a_client_that_reads_a_base_wrongly_is_found_out(bug: str, nemeses: tuple[Nemesis, ...]) -> None:
     program = (sys.executable, str(BROKEN), bug)
-    settings = Settings(seed=SEED, transactions=800, kills=20, clients=2, nemeses=nemeses, program=program)
+    settings = Settings(seed=SEED, transactions=3000, kills=20, clients=2, nemeses=nemeses, program=program)
     result = run_workload("twin", settings)
     assert any("twins differ" in sentence for sentence in result.wrong), result.wrong
     assert result.folder is not None
