@@ -11,7 +11,8 @@
 local tag = KEYS[1]
 local rows = redis.call('ZCARD', tag .. 'rows')
 local reply = {rows}
-local observers = {unpack(ARGV, 2, 1 + tonumber(ARGV[1]))}
+local count = tonumber(ARGV[1])
+local observers = busy_observers(tag, {unpack(ARGV, 2, 1 + count)})
 -- Bytes of a row's entry in the row index, beside its key.
 local ENTRY = 100
 
@@ -21,7 +22,7 @@ local function newest_of(row, fields)
   local newest = 0
   for i = 1, #fields, 2 do
     local mark, column = string.sub(fields[i], 1, 1), string.sub(fields[i], 2)
-    if mark ~= 'c' or (#observers > 0 and is_dirty(tag, row, column, observers)) then return 2 ^ 53 end
+    if mark ~= 'c' or is_dirty(tag, row, column, observers) then return 2 ^ 53 end
     newest = math.max(newest, (version_times(fields[i + 1])))
   end
   return newest
@@ -33,7 +34,7 @@ local function weigh(row)
   return bytes + #row + ENTRY, newest_of(row, redis.call('HGETALL', key))
 end
 
-for i = 2 + #observers, #ARGV do
+for i = 2 + count, #ARGV do
   local rank = math.floor(tonumber(ARGV[i]) * rows / 1000000)
   local row = redis.call('ZRANGE', tag .. 'rows', rank, rank)[1]
   if row then
