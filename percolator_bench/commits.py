@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from percolator_bench.companion import companion
 from percolator_bench.servers import NAMESPACE
 from percolator_core.database import connect
 
@@ -38,20 +38,8 @@ class Commits:
 @contextmanager
 def commits(url: str) -> Iterator[Commits]:
     """Run the process until the block ends."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=commit, args=(url, theirs), name="percolator-bench-commits", daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()  # it is up
-        yield Commits(ours)
-    finally:
-        ours.close()
-        process.join(10.0)
-        if process.is_alive():
-            process.kill()
+    with companion("commits", commit, url) as connection:
+        yield Commits(connection)
 
 
 def commit(url: str, connection: Connection) -> None:

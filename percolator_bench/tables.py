@@ -12,7 +12,6 @@ differs, there is an error, and no figure.
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_bench import progress
+from percolator_bench.companion import companion
 from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
@@ -314,21 +314,8 @@ class _Updates:
 @contextmanager
 def _updates(url: str, rows: int) -> Iterator[_Updates]:
     """Run another process that updates single rows until the block ends."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=update_rows, args=(url, rows, theirs), name="percolator-bench-updates", daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()  # it is up
-        yield _Updates(ours)
-    finally:
-        ours.close()
-        process.join(10.0)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    with companion("updates", update_rows, url, rows) as connection:
+        yield _Updates(connection)
 
 
 def update_rows(url: str, rows: int, connection: Connection) -> None:
