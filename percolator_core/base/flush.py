@@ -42,6 +42,9 @@ _STEP_ROWS: Final = 100
 _STEP_BYTES: Final = 1 << 20
 """Bounds of one step of reading rows: a script blocks all other clients, this one for about a millisecond."""
 
+_EVICTED_ROWS: Final = 200
+"""Bound of one step of evicting rows: to evict a row takes less time than to read it."""
+
 ROW_SET_BYTES: Final = 64 << 20
 """About the most bytes of cells in one row set. It is made in memory, and its rows are evicted after it."""
 
@@ -129,11 +132,12 @@ class TabletFlush:
 
     def _cold(self, timestamp: int, before: int, bound: bytes) -> Cold:
         """Read the rows of one step; if more of them may leave after a collection, then after it."""
-        call = calls.cold(self._tag, before, bound, _STEP_ROWS, _STEP_BYTES, self._observers)
+        most = self._pace.rows(_STEP_ROWS)
+        call = calls.cold(self._tag, before, bound, most, _STEP_BYTES, self._observers)
         found = self._pace.run(call)
         if found.has_garbage:
             while bound and (not found.resume or bound[1:] < found.resume[1:]):
-                collect = calls.collect(self._tag, bound, _STEP_ROWS, timestamp, self._observers)
+                collect = calls.collect(self._tag, bound, most, timestamp, self._observers)
                 bound = self._pace.run(collect).resume
             found = self._pace.run(call)
         return found
@@ -230,7 +234,7 @@ class TabletFlush:
     def _evict(self, rows: Portion, timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
         evicted, stamp = 0, rows.stamp
-        for some in rows.steps():
+        for some in rows.steps(self._pace.rows(_EVICTED_ROWS)):
             version = self._handle.version
             call = calls.evict(self._tag, self._reference, version, timestamp, stamp, self._observers, some)
             found = self._pace.run(call)

@@ -14,6 +14,9 @@ T = TypeVar("T")
 ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
+_SHORTER: Final = 4
+"""The steps beside other clients are so many times as short: a commit waits until a step ends."""
+
 
 class Pace:
     """Makes pauses between the steps of a maintainer, so that other clients and readers are served.
@@ -34,6 +37,10 @@ class Pace:
         self._rate = rate
         self._share = share
         self._between = between
+
+    def rows(self, most: int) -> int:
+        """Return the rows of a step: ``most``, or fewer if other clients have a share of the time."""
+        return most if self._share == ALL else max(1, most // _SHORTER)
 
     def run(self, call: Call[T]) -> T:
         """Call a script in the store, then pause."""

@@ -22,9 +22,8 @@ from percolator_core.tables.arrow_values import of_bytes, texts
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-_STEP_ROWS: Final = 200
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step of evicting rows, as in `flush`: to evict a row takes less time than to read it."""
+"""Bound of one step of evicting rows, as in `flush`."""
 
 
 def repeated(step: Cold) -> int:
@@ -157,8 +156,8 @@ class Portion:
         """Return the commit timestamp of each cell."""
         return gathered(self._versions, self._starts, KIND).view(">i8")[:, 0].astype(np.int64)
 
-    def steps(self) -> Iterator[list[bytes | int]]:
-        """The rows that leave the store, in steps for `calls.evict`: it may read whole rows."""
+    def steps(self, most: int) -> Iterator[list[bytes | int]]:
+        """The rows that leave the store, in steps of ``most`` for `calls.evict`: it may read whole rows."""
         names = np.array([len(name) for name in self.columns])
         cells = self._ends - self._starts + names[self._column]
         sizes = np.add.reduceat(cells, self._firsts) + np.diff(self._key_offsets)
@@ -170,7 +169,7 @@ class Portion:
                 continue
             rows += key, fields
             size += bytes_
-            if size >= _STEP_BYTES or len(rows) == 2 * _STEP_ROWS:
+            if size >= _STEP_BYTES or len(rows) == 2 * most:
                 yield rows
                 rows, size = [], 0
         if rows:

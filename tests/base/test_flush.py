@@ -381,7 +381,7 @@ def test_large_rows_leave_in_several_steps(raw: Tablet) -> None:
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
     [portion] = flush._portions(safe, safe)
-    assert [len(rows) // 2 for rows in portion.steps()] == [2, 2, 1]
+    assert [len(rows) // 2 for rows in portion.steps(200)] == [2, 2, 1]
     assert flush.run(safe, safe).rows == 5
     assert raw.stored() == {}
 

@@ -131,7 +131,7 @@ def test_deletions_and_missing_markers_are_found() -> None:
     assert np.array_equal(found.without_marker(), [2, 3])
     assert np.array_equal(portion(rows[2:], []).without_marker(), [0, 1])
     found.staying.add(1)
-    assert list(found.steps()) == [[b"a", 2, b"c", 1, b"d", 2]]
+    assert list(found.steps(200)) == [[b"a", 2, b"c", 1, b"d", 2]]
 
 
 def test_what_a_raw_table_repeats_is_counted() -> None:

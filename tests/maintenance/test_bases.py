@@ -30,6 +30,8 @@ from percolator_core.maintenance import bases
 from percolator_core.maintenance.bases import BaseMaintainer
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call
+from percolator_core.scripts.replies import Cold
 from tests.servers.plain import commit_of, die
 
 Connect = Callable[..., Database]
@@ -507,6 +509,29 @@ def test_a_share_of_the_time_and_a_rate_of_bytes(raw: Database, monkeypatch: pyt
     for wrong in ({"rate": 0}, {"share": 0.0}, {"share": 1.5}):
         with pytest.raises(ValueError, match="is above 0"):
             raw.flush("raw", **wrong)
+
+
+def test_the_steps_of_a_flush_are_shorter_beside_other_clients(
+    raw: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(raw.store), "sleep", lambda _, seconds: None)
+    steps: list[int] = []
+    run = Pace.run
+
+    def counting(pace: Pace, call: Call[Any]) -> Any:
+        found = run(pace, call)
+        if isinstance(found, Cold):
+            steps.append(len(found.keys))
+        return found
+
+    monkeypatch.setattr(Pace, "run", counting)
+    for share in (1.0, 0.5):
+        with raw.transaction() as t:
+            for number in range(120):
+                t.set("raw", f"{number:03}", "v", b"1")
+        raw.flush("raw", everything=True, share=share)
+    # The first step is read again, because it made the base.
+    assert steps == [300, 300, 60, 75, 75, 75, 75, 60]
 
 
 def test_a_part_of_the_tablets_is_flushed(db: Database, tmp_path: Path) -> None:
