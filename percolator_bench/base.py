@@ -2,7 +2,8 @@
 
 The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later one row
 in a hundred is updated, so the store has a part of it. Spark reads the table by its own Parquet reader and by
-the source ``percolator``. Each of these rates is divided by that of plain Parquet in the same round.
+the source ``percolator``, all ten columns or one. Each of these rates is divided by that of plain Parquet in
+the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
 cache, because they have just been written. In turn with them the same reads are made of rows that the store
@@ -24,17 +25,16 @@ from typing import Any, Final, TypeAlias
 from unittest import mock
 
 from percolator_bench import progress
+from percolator_bench.base_scans import Scans
 from percolator_bench.commits import COMMITTED, commits
 from percolator_bench.contestants import GETS
 from percolator_bench.figure import Figure, Target, Unit, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
 from percolator_bench.servers import NAMESPACE, Place
-from percolator_bench.spark import DataFrame, SparkSession, with_spark
+from percolator_bench.spark import SparkSession, with_spark
 from percolator_bench.tables import (
-    WANTED,
     Reading,
-    count_and_sum,
     rows_made,
     timed,
     write_parquet,
@@ -106,12 +106,12 @@ def _measure(
 ) -> Iterator[Figure | Note]:
     bench = _Bench(spark, here, folder, scale.rows)
     yield from bench.flush()
-    yield from bench.scan("no deltas", rounds, Target("at least", 0.9), source=True)
+    yield from bench.scans.figures("no deltas", rounds, Target("at least", 0.9), source=True)
     yield from bench.arrow(rounds)
     yield from bench.points(rounds)
     yield from bench.absent()
     bench.update(0)
-    yield from bench.scan("1 % deltas", rounds, Target("at least", 0.5))
+    yield from bench.scans.figures("1 % deltas", rounds, Target("at least", 0.5))
     yield from bench.upkeep(rounds)
     yield from bench.hot(rounds)
 
@@ -180,42 +180,10 @@ class _Bench:
         """End the leases of Spark, which would hold a flush back for some minutes."""
         self.here.db.store.one((b"DEL", self.here.db.store.keyspace.pins))
 
-    def scan(self, what: str, rounds: int, target: Target, *, source: bool = False) -> Iterator[Figure]:
-        """Count and sum, of all rows and with a filter, divided by the rate of plain Parquet."""
-        every: list[float] = []
-        some: list[float] = []
-        through_source: list[float] = []
-        for number in range(rounds + 1):
-            progress.tell(f"{what}: round {number} of {rounds}")
-            plain = timed(lambda: self._all(self._plain()))
-            table = timed(lambda: self._all(self._table()))
-            plain_filter = timed(lambda: self._some(self._plain()))
-            table_filter = timed(lambda: self._some(self._table()))
-            by_source = timed(lambda: self._all(self._table(partitions=16))) if source else 1.0
-            if number:  # the first one warms up
-                every.append(plain / table)
-                some.append(plain_filter / table_filter)
-                through_source.append(plain / by_source)
-        yield self.figure(f"read_table ÷ Parquet, {what}", "ratio", every, target)
-        yield self.figure(f"read_table ÷ Parquet, {what}, 1 % filter", "ratio", some, Target("at least", 0.5))
-        if source:
-            yield self.figure(
-                f"source percolator ÷ Parquet, {what}", "ratio", through_source, Target("at least", 0.2)
-            )
-
-    def _plain(self) -> DataFrame:
-        return self.spark.read.parquet(self.parquet)
-
-    def _table(self, **options: Any) -> DataFrame:
-        return read_table(self.spark, self.here.url, _TABLE, namespace=NAMESPACE, **options)
-
-    def _all(self, rows: DataFrame) -> None:
-        found, _ = count_and_sum(rows)
-        if found != self.rows:
-            raise PercolatorError(f"{found} rows were read of {self.rows}")
-
-    def _some(self, rows: DataFrame) -> None:
-        count_and_sum(rows.where(WANTED))
+    @property
+    def scans(self) -> Scans:
+        table = partial(read_table, self.spark, self.here.url, _TABLE, namespace=NAMESPACE)
+        return Scans(partial(self.spark.read.parquet, self.parquet), table, self.rows, self.figure)
 
     def arrow(self, rounds: int) -> Iterator[Figure]:
         """All rows and columns as one Arrow table."""
@@ -333,14 +301,14 @@ class _Bench:
         maintainer = BaseMaintainer(db.client, db.schema_changes, share=0.1)
         self._end_leases()
         maintainer.flush(_TABLE)
-        before = [self._speed() for _ in range(rounds)]
+        before = [self.scans.speed() for _ in range(rounds)]
         written = 0
         self._end_leases()
         for number in range(1, 11):
             self.update(number)
             progress.tell(f"upkeep: round {number} of 10")
             written += maintainer.flush(_TABLE).bytes
-        after = [self._speed() for _ in range(rounds)]
+        after = [self.scans.speed() for _ in range(rounds)]
         found = db.base(_TABLE)
         assert found is not None
         changed = 10 * self.rows / _CHANGED * found.bytes / found.rows_in_base
@@ -351,10 +319,6 @@ class _Bench:
             Target("at least", 0.7),
         )
         yield self.figure("bytes written ÷ bytes of the updated rows", "ratio", [written / changed])
-
-    def _speed(self) -> float:
-        """The speed of `read_table`, divided by that of plain Parquet."""
-        return timed(lambda: self._all(self._plain())) / timed(lambda: self._all(self._table()))
 
     def hot(self, rounds: int) -> Iterator[Figure]:
         """Reads and commits of hot rows, in a table with a base and in one without."""

@@ -61,12 +61,13 @@ local function named_cells(row)
   return cells, any
 end
 
--- Return all columns of a row, judged one by one. Internal columns start with a byte that no text starts with.
+-- Return all columns of a row, judged one by one, and the marker of a typed row. The names of other internal columns
+-- start with the marker's name, a byte that no text starts with.
 local function judged_row(row, hash)
   local versions, locks, order, cells = {}, {}, {}, {'judged'}
   for i = 1, #hash, 2 do
     local mark, internal = string.byte(hash[i], 1, 2)
-    if (mark == 99 or mark == 108) and internal ~= 255 then
+    if (mark == 99 or mark == 108) and (internal ~= 255 or #hash[i] == 2) then
       local column = string.sub(hash[i], 2)
       if not versions[column] and not locks[column] then order[#order + 1] = column end
       if mark == 99 then versions[column] = hash[i + 1] else locks[column] = hash[i + 1] end

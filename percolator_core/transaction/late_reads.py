@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from percolator_core.base.bases import Wanted
 from percolator_core.base.tablet import TabletBase
@@ -12,6 +12,7 @@ from percolator_core.errors import LockTimeout, SnapshotTooOld
 from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.layout.keys import BASE, decode_column, meta_key, rows_key
 from percolator_core.layout.records import Version, unpack_version
+from percolator_core.schema.definitions import Column
 from percolator_core.scripts import calls, replies
 from percolator_core.store.packing import Command
 from percolator_core.tables.arrow_batch import ArrowBatch
@@ -21,6 +22,9 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Patience, Resolver
 from percolator_core.transaction.row_read import RowRead
 from percolator_core.transaction.scan import PAGE_ROWS, Beside, Overlays, TabletScan
+
+_AT_ONCE: Final = 16
+"""Most steps of scans that are sent together: the store works for the next one while the last is decoded."""
 
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
 """A cell whose newest version and lock did not settle the read, and its position among the values."""
@@ -86,37 +90,52 @@ class LateReads(TypedReads):
     def _above_base(self, select: TabletSelect, base: bytes) -> ArrowBatch:
         from percolator_core.transaction.base_select import merged_step  # pyarrow is optional
 
-        found = merged_step(select, base, self._beside, self._fetch_overlays)
+        found = merged_step(select, base, self._beside, lambda scan: self._fetch_overlays([scan])[0])
         return ArrowBatch(select.layout, found)
 
-    def _fetch_overlays(self, scan: TabletScan) -> bytes:
-        found = self._client.store.run(scan.step(self.start_timestamp))
-        self._round_trips += 1
-        if found is None:
-            raise self._too_old()
-        self._scanned += scan.take_overlays(found)
-        return found[1]
+    def _fetch_overlays(self, scans: Sequence[TabletScan]) -> list[bytes]:
+        """Fetch the next step of each scan; return the reference of each tablet's base then."""
+        steps = [scan.step(self.start_timestamp) for scan in scans]
+        bases = []
+        for scan, found in zip(scans, self._client.store.run_all(steps, together=_AT_ONCE), strict=True):
+            if found is None:
+                raise self._too_old()
+            self._scanned += scan.take_overlays(found)
+            bases.append(found[1])
+        self._round_trips += -(-len(steps) // _AT_ONCE)
+        return bases
 
     @property
     def _beside(self) -> Beside:
         return Beside(self._read_slowly, self._client.bases)
 
-    def deltas(self, handle: TableHandle, tag: bytes) -> tuple[TabletBase, Overlays]:
-        """What the store has of all rows of a tablet of a typed table, and the tablet's base.
+    def deltas(self, handle: TableHandle, columns: Iterable[Column]) -> Iterator[tuple[TabletBase, Overlays]]:
+        """The base of each tablet of a typed table, and what the store has of its rows.
 
-        The caller limits the number of rows. Raises the errors of a select.
+        ``columns`` are value columns. The caller limits the number of rows. Raises the errors of a select.
         """
-        fields = [handle.marker, *handle.columns.values()]
-        while True:
-            scan = TabletScan(handle, tag, b"", None, fields, PAGE_ROWS, False, self._beside)
-            found: Overlays = {}
-            bases = []
-            while scan.more:
-                bases.append(self._fetch_overlays(scan))
-                found.update(scan.stored)
-            # If the base was taken away meanwhile, rows may have moved behind the scan.
-            if bases[-1] or not any(bases):
-                return self._client.bases.tablet(handle, tag, bases[-1]), found
+        fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
+        if len(fields) > len(handle.definition.value_columns):
+            fields = []  # whole rows: of most rows the store has few columns
+        left: Sequence[bytes] = handle.tags
+        while left:
+            scans = [
+                TabletScan(handle, tag, b"", None, fields, PAGE_ROWS, False, self._beside) for tag in left
+            ]
+            rows: list[Overlays] = [{} for _ in left]
+            bases: list[list[bytes]] = [[] for _ in left]
+            while some := [number for number, scan in enumerate(scans) if scan.more]:
+                fetched = self._fetch_overlays([scans[number] for number in some])
+                for number, base in zip(some, fetched, strict=True):
+                    rows[number].update((row, cells) for row, cells in scans[number].stored if cells)
+                    bases[number].append(base)
+            again = []
+            for tag, found, seen in zip(left, rows, bases, strict=True):
+                if seen[-1] or not any(seen):
+                    yield self._client.bases.tablet(handle, tag, seen[-1]), found
+                else:
+                    again.append(tag)  # the base was taken away, so rows may have moved behind the scan
+            left = again
 
     def stored_rows(self, handle: TableHandle) -> int:
         """Return the number of rows of a table of which the store has cells."""

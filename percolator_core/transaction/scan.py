@@ -21,7 +21,7 @@ from percolator_core.base.bases import Bases, above_base
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import BaseDamaged
-from percolator_core.layout.keys import is_internal
+from percolator_core.layout.keys import MARKER, is_internal
 from percolator_core.layout.records import (
     KIND,
     VALUE,
@@ -179,7 +179,8 @@ class TabletScan:
             return settled_row(flat)
         cells: dict[str, bytes] = {}
         for position in range(1, len(flat), 2):
-            self._add(cells, row, flat[position].decode(), flat[position], flat[position + 1])
+            if flat[position] != MARKER:
+                self._add(cells, row, flat[position].decode(), flat[position], flat[position + 1])
         return cells
 
     def _add(
@@ -317,12 +318,12 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
 def overlay_of(flat: Sequence[bytes]) -> dict[bytes, bytes | None]:
     """What the fields of a row's hash have above its base, by encoded column; None for a deletion.
 
-    Each newest version is visible and unlocked.
+    The marker of a typed row is included. Each newest version is visible and unlocked.
     """
     return {
         field[1:]: None if version[KIND] else version[VALUE]
         for field, version in zip(flat[::2], flat[1::2], strict=True)
-        if field[:1] == VERSION_MARK and not is_internal(field[1:])
+        if field[:1] == VERSION_MARK and (field[1:] == MARKER or not is_internal(field[1:]))
     }
 
 
@@ -333,7 +334,9 @@ def merged_cells(
     cells = overlay if row is None else {**row.cells, **overlay}
     names = handle.by_encoded
     return {
-        names.get(column) or column.decode(): value for column, value in cells.items() if value is not None
+        names.get(column) or column.decode(): value
+        for column, value in cells.items()
+        if value is not None and column != MARKER
     }
 
 

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from percolator_core import Database, connect
+from percolator_core import Database, Hash, PrimaryKey, Table, connect
 from percolator_core.schema.expression import parse
 from percolator_core.schema.predicates import bind
 from percolator_core.spark import read_table, snapshot_views
@@ -129,6 +129,53 @@ def test_a_predicate_means_the_same(session: SparkSession, db: Database, where: 
     options: dict[str, Any] = {"where": where, "columns": ["size", "url"], "at": at}
     found = read_table(session, db.url, "documents", namespace=db.namespace, **options)
     assert rows_of(found) == rows_of(by_source(session, db, **options))
+
+
+@pytest.mark.usefixtures("native_only")
+def test_an_older_snapshot_is_read_below_newer_versions(session: SparkSession, db: Database) -> None:
+    chance = random.Random(8)
+    with db.snapshot() as snapshot:
+        at = snapshot.start_timestamp
+        expected = {row["url"]: row["size"] for row in snapshot.select("documents")}
+        for _ in range(2 * ROWS):
+            change(db, chance)
+        found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+        assert {row.url: row.size for row in found.collect()} == expected
+        assert rows_of(found) == rows_of(by_source(session, db, at=at))
+
+
+class Numbered(Table, name="numbered", partition=[Hash("id", buckets=4)]):
+    """Rows whose key is one number, which Spark joins as a number."""
+
+    id: PrimaryKey[int]
+    value: int | None = None
+    name: str = ""
+
+
+@pytest.mark.usefixtures("native_only")
+@pytest.mark.parametrize("columns", [None, ["value"], ["id"], ["name", "id"]])
+def test_keys_of_one_number(
+    session: SparkSession, url: str, tmp_path: Path, columns: list[str] | None
+) -> None:
+    numbers = [-(1 << 63), -2, -1, 0, 1, 2, 3, 1 << 40, (1 << 63) - 1]
+    with connect(url, uuid4().hex) as db:
+        db.create_table(Numbered)
+        db.set_base(Numbered, f"file://{tmp_path}/base")
+        with db.transaction() as t:
+            for number in numbers[::2]:
+                t.insert(Numbered(id=number, value=1))
+        db.flush(Numbered, everything=True)
+        with db.transaction() as t:
+            for number in numbers[1::2]:
+                t.insert(Numbered(id=number, name="new"))
+            t.update(Numbered, id=3, value=None, name="changed")
+            t.remove(Numbered, id=1)
+        at, expected = db.timestamp(), [row.id for row in db.snapshot().select(Numbered)]
+        assert len(expected) == len(numbers) - 1
+        options: dict[str, Any] = {"namespace": db.namespace, "columns": columns, "at": at}
+        found = read_table(session, url, "numbered", **options)
+        assert found.count() == len(expected)
+        assert rows_of(found) == rows_of(read_table(session, url, "numbered", partitions=2, **options))
 
 
 @pytest.mark.usefixtures("native_only")

@@ -9,6 +9,7 @@ the source ``percolator`` reads tables with many rows in the store instead.
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -19,14 +20,14 @@ from percolator_core.base.row_set import KEY, column_name
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER
 from percolator_core.schema.definitions import Column
-from percolator_core.schema.predicates import COMPARE, Bound, Group
-from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.predicates import COMPARE, Bound, Group, columns_of
 from percolator_core.schema.types import column_type
 from percolator_core.spark.tables.fields import spark_type
 from percolator_core.tables.arrow_values import of_values, pyarrow
 from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
@@ -81,14 +82,17 @@ def read_native(
     """
     if not _is_readable(snapshot, handle):
         return None
-    parts = _parts(snapshot, handle)
-    rows = _of_base(spark, handle, parts)
+    names = {one.name for one in columns}.union(() if bound is None else columns_of(bound))
+    table = _Table(handle, [one for one in handle.definition.columns if one.name in names])
+    parts = table.parts(snapshot)
+    rows = table.of_base(spark, parts)
     if parts.deltas:
-        rows = _merged(rows, _delta_frame(spark, handle, parts), handle)
-    rows = rows.select(*(_named(rows, one) for one in handle.definition.columns))
+        rows = table.merged(rows, table.deltas(spark, parts))
+    else:
+        rows = rows.select(*(_named(one, _quoted(column_name(one))) for one in table.columns))
     if bound is not None:
         rows = rows.where(condition(bound, handle.definition.by_name))
-    return rows.select(*(_column(rows, one.name) for one in columns))
+    return rows.select(*(_quoted(one.name) for one in columns))
 
 
 def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
@@ -98,96 +102,136 @@ def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
     return folder is not None and _PATTERN.isdisjoint(folder) and snapshot.stored_rows(handle) <= MOST_DELTAS
 
 
-def _parts(snapshot: Snapshot, handle: TableHandle) -> _Parts:
-    parts = _Parts()
-    for tag in handle.tags:
-        base, deltas = snapshot.deltas(handle, tag)
-        parts.deltas.update(deltas)
-        for reader in base.readers:
-            parts.files.append(f"{base.location.folder}/{reader.entry.row_set.file}")
-            removed = reader.removed()
-            if removed is not None:
-                parts.removed[reader.entry.row_set.file.rpartition("/")[2]] = removed.tolist()
-        parts.fresh.update(
-            key for key, cells in deltas.items() if cells.get(MARKER) is not None and base.find(key) is None
-        )
-    return parts
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table, and its ``columns`` that a query needs."""
+
+    handle: TableHandle
+    columns: Sequence[Column]
+
+    def parts(self, snapshot: Snapshot) -> _Parts:
+        """Read the deltas, and find the files of the base. Raises the errors of a select."""
+        parts = _Parts()
+        for base, deltas in snapshot.deltas(self.handle, filter(self._is_value, self.columns)):
+            parts.deltas.update(deltas)
+            for reader in base.readers:
+                parts.files.append(f"{base.location.folder}/{reader.entry.row_set.file}")
+                removed = reader.removed()
+                if removed is not None:
+                    parts.removed[reader.entry.row_set.file.rpartition("/")[2]] = removed.tolist()
+            parts.fresh.update(
+                key
+                for key, cells in deltas.items()
+                if cells.get(MARKER) is not None and base.find(key) is None
+            )
+        return parts
+
+    def of_base(self, spark: SparkSession, parts: _Parts) -> DataFrame:
+        """Return the rows of the base, with the columns of its files."""
+        from pyspark.sql import functions
+        from pyspark.sql.types import BinaryType, StructField, StructType
+
+        every = self.handle.definition.columns
+        fields = [StructField(column_name(one), spark_type(one.type)) for one in every]
+        schema = StructType([StructField(KEY, BinaryType()), *fields])
+        if not parts.files:
+            return spark.createDataFrame([], schema)
+        rows = spark.read.options(**_OPTIONS).schema(schema).parquet(*parts.files)
+        if not parts.removed:
+            return rows
+        positions = [(file, position) for file, some in parts.removed.items() for position in some]
+        removed = spark.createDataFrame(positions, f"`{_FILE}` string, `{_POSITION}` long")
+        same = functions.expr(f"_metadata.file_name = `{_FILE}` and _metadata.row_index = `{_POSITION}`")
+        return rows.join(functions.broadcast(removed), same, "left_anti")
+
+    def deltas(self, spark: SparkSession, parts: _Parts) -> DataFrame:
+        """Return the deltas: of each column the value, and if the store has it; and if the row is removed."""
+        pa = pyarrow()
+        from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
+
+        keys = pa.array(parts.deltas, pa.binary())
+        cells: dict[bytes, tuple[list[int], list[bytes | None]]] = defaultdict(lambda: ([], []))
+        for place, delta in enumerate(parts.deltas.values()):
+            for column, value in delta.items():
+                places, values = cells[column]
+                places.append(place)
+                values.append(value)
+        removed = [place for place, value in zip(*cells[MARKER], strict=True) if value is None]
+        arrays = {
+            _KEY: keys,
+            _REMOVED: _true_at(removed, len(keys)),
+            _FRESH: pa.array([key in parts.fresh for key in parts.deltas]),
+        }
+        of_keys = KeyParts(self.handle.definition, keys)
+        for one in self.columns:
+            if self._is_value(one):
+                places, values = cells[one.stored.encode()]
+                has = _true_at(places, len(keys))
+                arrays[_HAS + one.stored] = has
+                arrays[_VALUE + one.stored] = _spread(of_values(column_type(one.type), values), has)
+            else:
+                arrays[_VALUE + one.stored] = of_keys.column(one.name)
+        number = self._number_of_key
+        if number is not None:
+            arrays[_VALUE + number.stored] = of_keys.column(number.name)
+        return spark.createDataFrame(pa.table(arrays))
+
+    def merged(self, rows: DataFrame, deltas: DataFrame) -> DataFrame:
+        """Return the rows of the base with their deltas set, and the rows that only the store has."""
+        from pyspark.sql import functions
+
+        # Conditions are texts: each step that makes a Column is a call of the other process.
+        changed, fresh = [], []
+        for one in self.columns:
+            base, delta = _quoted(column_name(one)), _quoted(_VALUE + one.stored)
+            fresh.append(_named(one, delta))
+            if self._is_value(one):
+                base = f"if({_quoted(_HAS + one.stored)}, {delta}, {base})"
+            changed.append(_named(one, base))
+        number = self._number_of_key
+        pair = (KEY, _KEY) if number is None else (column_name(number), _VALUE + number.stored)
+        same = functions.expr(" = ".join(map(_quoted, pair)))
+        kept = f"coalesce(not {_quoted(_REMOVED)}, true)"
+        found = rows.join(functions.broadcast(deltas), same, "left").where(kept).select(*changed)
+        return found.union(deltas.where(_quoted(_FRESH)).select(*fresh))
+
+    def _is_value(self, column: Column) -> bool:
+        return column.name not in self.handle.definition.key
+
+    @property
+    def _number_of_key(self) -> Column | None:
+        """The column of a key of one number: Spark finds numbers faster than bytes."""
+        [first, *more] = self.handle.definition.key_columns
+        return first if not more and first.type == "int" else None
 
 
-def _of_base(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
-    """Return the rows of the base, with the columns of its files."""
-    from pyspark.sql import functions
-    from pyspark.sql.types import BinaryType, StructField, StructType
+def _true_at(places: Sequence[int], length: int) -> pa.BooleanArray:
+    """Return a column that is True at the places, else False."""
+    import numpy as np
 
-    fields = [StructField(column_name(one), spark_type(one.type)) for one in handle.definition.columns]
-    schema = StructType([StructField(KEY, BinaryType()), *fields])
-    if not parts.files:
-        return spark.createDataFrame([], schema)
-    rows = spark.read.options(**_OPTIONS).schema(schema).parquet(*parts.files)
-    if not parts.removed:
-        return rows
-    positions = [(file, position) for file, some in parts.removed.items() for position in some]
-    removed = spark.createDataFrame(positions, f"`{_FILE}` string, `{_POSITION}` long")
-    same = (functions.col("_metadata.file_name") == _column(removed, _FILE)) & (
-        functions.col("_metadata.row_index") == _column(removed, _POSITION)
-    )
-    return rows.join(functions.broadcast(removed), same, "left_anti")
+    found = np.zeros(length, bool)
+    found[places] = True
+    return pyarrow().array(found)
 
 
-def _delta_frame(spark: SparkSession, handle: TableHandle, parts: _Parts) -> DataFrame:
-    """Return the deltas: for each column its value, and True if the store has it; True for removed rows."""
+def _spread(values: pa.Array, places: pa.BooleanArray) -> pa.Array:
+    """Return a column with the values at the places that are True, and nulls at the others."""
     pa = pyarrow()
-    split = KeyCodec(handle.definition).split
-    keys = list(parts.deltas)
-    arrays = {
-        _KEY: pa.array(keys, pa.binary()),
-        _REMOVED: pa.array([_is_removed(parts.deltas[key]) for key in keys]),
-        _FRESH: pa.array([key in parts.fresh for key in keys]),
-    }
-    of_keys = zip(*map(split, keys), strict=True)
-    for one, values in zip(handle.definition.key_columns, of_keys, strict=True):
-        arrays[_VALUE + one.stored] = of_values(column_type(one.type), list(values))
-    for one in handle.definition.value_columns:
-        stored = one.stored.encode()
-        cells = [delta.get(stored) for delta in parts.deltas.values()]
-        arrays[_VALUE + one.stored] = of_values(column_type(one.type), cells)
-        arrays[_HAS + one.stored] = pa.array([stored in delta for delta in parts.deltas.values()])
-    return spark.createDataFrame(pa.table(arrays))
+    from pyarrow import compute
+
+    return compute.replace_with_mask(pa.nulls(len(places), values.type), places, values)
 
 
-def _is_removed(delta: Mapping[bytes, bytes | None]) -> bool:
-    return MARKER in delta and delta[MARKER] is None
+def _quoted(name: str) -> str:
+    """Return the name of a column as SQL; it may have dots."""
+    return f"`{name}`"
 
 
-def _merged(rows: DataFrame, deltas: DataFrame, handle: TableHandle) -> DataFrame:
-    """Return the rows of the base with their deltas set, and the rows that only the store has."""
+def _named(column: Column, expression: str) -> SparkColumn:
+    """Return an expression under the column's name in the table; `Column.missing` replaces nulls."""
     from pyspark.sql import functions
 
-    changed = rows.join(functions.broadcast(deltas), _column(rows, KEY) == _column(deltas, _KEY), "left")
-    kept = functions.coalesce(~_column(deltas, _REMOVED), functions.lit(True))
-    columns = []
-    for one in handle.definition.columns:
-        value = _column(rows, column_name(one))
-        if one.name not in handle.definition.key:
-            has = _column(deltas, _HAS + one.stored)
-            value = functions.when(has, _column(deltas, _VALUE + one.stored)).otherwise(value)
-        columns.append(value.alias(column_name(one)))
-    fresh = deltas.where(_column(deltas, _FRESH)).select(
-        *(_column(deltas, _VALUE + one.stored).alias(column_name(one)) for one in handle.definition.columns)
-    )
-    return changed.where(kept).select(*columns).unionByName(fresh)
-
-
-def _column(rows: DataFrame, name: str) -> SparkColumn:
-    """Return a column by its name, which may have dots."""
-    return rows[f"`{name}`"]
-
-
-def _named(rows: DataFrame, column: Column) -> SparkColumn:
-    """Return a column under its name in the table; `Column.missing` replaces nulls."""
-    from pyspark.sql import functions
-
-    value = _column(rows, column_name(column))
+    value = functions.expr(expression)
     if column.missing is not None:
         value = functions.coalesce(value, _literal(column, column.missing))
     return value.alias(column.name)
