@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from percolator_core.archive.publication import Publishing
+from percolator_core.base.bases import Bases
 from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Catalog
 from percolator_core.catalog.schema_change import SchemaChanges
@@ -77,9 +78,10 @@ def connect(
             raise ConfigurationError(f"{name} is a number of seconds above 0, not {value!r}")
     if lock_ttl > MAX_LOCK_TTL:
         raise ConfigurationError(f"lock_ttl is at most {MAX_LOCK_TTL:g} seconds, not {lock_ttl!r}")
+    bases = Bases()
     store = Store(url, keyspace, patience=patience, timeout=timeout, durability=durability)
     return Database(
-        Client(store, Timeouts(lock_ttl, lock_wait)),
+        Client(store, Timeouts(lock_ttl, lock_wait), bases),
         lambda: {"url": str.__str__(url), "namespace": namespace, "durability": durability, **settings},
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
@@ -16,17 +17,20 @@ from percolator_core.base.reader import RowSetReader
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import Version
+from percolator_core.notation.amounts import parse_size
+from percolator_core.notation.error import NotationError
 from percolator_core.store.file_threads import file_threads
 
 T = TypeVar("T")
 
-CACHE_BYTES: Final = 256 << 20
+CACHE_VARIABLE: Final = "PERCOLATOR_BASE_CACHE"
+_CACHE_SIZE: Final = "256MiB"
 """Memory for what was read from files: tails of row sets, and decoded columns of row groups."""
 
 _ENTRY_BYTES: Final = 1000
 """Estimated memory of an entry of a manifest, without its checksums."""
-
 
 _ROWS_AT_ONCE: Final = 500
 
@@ -40,10 +44,17 @@ class Wanted(NamedTuple):
 
 
 class Bases:
-    """Opens the bases of tablets. Threads may share it."""
+    """Opens the bases of tablets. Threads may share it.
 
-    def __init__(self, capacity: int = CACHE_BYTES) -> None:
-        self.cache: ByteCache[Any] = ByteCache(capacity)
+    Raises ConfigurationError if the environment variable with the size of the cache has none.
+    """
+
+    def __init__(self) -> None:
+        try:
+            size = parse_size(os.environ.get(CACHE_VARIABLE) or _CACHE_SIZE)
+        except NotationError as error:
+            raise ConfigurationError(f"{CACHE_VARIABLE}: {error}") from None
+        self.cache: ByteCache[Any] = ByteCache(size)
         self._locations: dict[str, Location] = {}
         self._open: dict[bytes, tuple[bytes, TabletBase]] = {}
 

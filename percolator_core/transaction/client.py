@@ -51,12 +51,12 @@ class Life(NamedTuple):
 class Client:
     """The collaborators behind a `Database`."""
 
-    def __init__(self, store: Store, timeouts: Timeouts) -> None:
+    def __init__(self, store: Store, timeouts: Timeouts, bases: Bases | None = None) -> None:
         self.store = store
         self.oracle = Oracle(store)
         self.catalog = Catalog(store)
         self.timeouts = timeouts
-        self.bases = Bases()
+        self.bases = bases or Bases()
         self.tally = Tally()
         self.one_call_a_tablet = store.clustered
         """True if a script may touch only one tablet, as on a cluster.

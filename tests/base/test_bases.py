@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from percolator_core import Database, Hash, PrimaryKey, Table
+from percolator_core import ConfigurationError, Database, Hash, PrimaryKey, Table, connect
 from percolator_core.base.location import Location
 from percolator_core.errors import BaseDamaged
 from percolator_core.store.file_threads import file_threads
@@ -202,3 +202,13 @@ def test_an_executor_that_is_closed_while_a_file_is_read_ends(
         use()
     may_go_on.set()
     assert cold.snapshot().get("cold", "r0001", "v") == b"1"
+
+
+def test_the_size_of_the_cache_is_a_setting(cold: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERCOLATOR_BASE_CACHE", "3KB")
+    with connect(cold.url, cold.namespace) as db:
+        assert db.snapshot().get("cold", "r0005", "v") == b"5"
+        assert 0 < db.client.bases.cache.size <= 3000
+    monkeypatch.setenv("PERCOLATOR_BASE_CACHE", "much")
+    with pytest.raises(ConfigurationError, match="PERCOLATOR_BASE_CACHE: 'much' is not a size"):
+        connect(cold.url, cold.namespace)
