@@ -94,7 +94,7 @@ class Bases:
         known = self._known(handle, tag, reference)
         if known is None:
             raise NotHeld
-        return known.held
+        return known.held_only
 
     def rows(  # noqa: PLR0917
         self,

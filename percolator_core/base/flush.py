@@ -218,7 +218,7 @@ class TabletFlush:
             if number not in gone:
                 yield entry
                 continue
-            before = self._base.readers[number].removed()
+            before = self._base.readers[number].removed_positions()
             positions = sorted({*gone[number], *([] if before is None else before.tolist())})
             if len(positions) < entry.row_set.rows:
                 yield replace(entry, removed=removed.write(self._location, self._folder, positions))

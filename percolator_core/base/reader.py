@@ -1,8 +1,8 @@
 """Reads of row sets: single rows by key, and ranges of rows.
 
-A read of a row takes the tail of the file once, then finds the row group by its first key, asks the group's
-Bloom filter, and decodes the columns that are needed of this row group. Tails and decoded columns are kept in
-a cache that all row sets of a client share.
+A read of a row finds the row group by its first key, asks the group's Bloom filter, and decodes the needed
+columns of this row group. The first keys and the filters are in the tail of the file. Tails and decoded
+columns are kept in a cache that all row sets of a client share.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TAIL_OBJECTS: Final = 4
 """Estimated memory of an opened tail, as a multiple of its bytes: the parsed footer has many objects."""
 
 
-class Place(NamedTuple):
-    """The rows of one key in a row set: the row group, and the positions in it from ``start`` to ``stop``.
+class Span(NamedTuple):
+    """The rows of one key in a row group: those at the positions from ``start`` to below ``stop``.
 
-    A typed table has one row for a key, a raw table one for each cell.
+    The file of a typed table has one row for each key, that of a raw table one for each cell.
     """
 
     group: int
@@ -49,25 +49,22 @@ class Place(NamedTuple):
 class _Tail:
     """The parsed tail of a row set.
 
-    ``numbers`` has the place of each column by name. ``firsts`` has the number of rows before each row group.
+    ``numbers`` has the number of each column by name. ``rows_before`` has the number of rows before each row
+    group.
     """
 
     metadata: Any
     numbers: Mapping[str, int]
     first_keys: Sequence[bytes]
-    firsts: Sequence[int]
+    rows_before: Sequence[int]
     filters: Sequence[BloomFilter]
 
 
 class RowSetReader:
-    """Reads one row set of a manifest. Threads may share it.
-
-    ``filtered`` counts the keys for which the Bloom filters made a read of a row group needless.
-    """
+    """Reads one row set of a manifest. Threads may share it."""
 
     def __init__(self, location: Location, entry: Entry, cache: ByteCache[Any] | HeldOnly[Any]) -> None:
         self.entry = entry
-        self.filtered = 0
         self._location = location
         self._file = entry.row_set.file
         self._low, self._high = entry.row_set.low, entry.row_set.high
@@ -85,14 +82,14 @@ class RowSetReader:
             return 0
         if low <= row_set.low and (high is None or row_set.high < high):
             return row_set.rows
-        firsts = self._tail().first_keys
-        groups = bisect_left(firsts, high or row_set.high) - max(0, bisect_right(firsts, low) - 1)
-        return max(1, row_set.rows * groups // len(firsts))
+        first_keys = self.first_keys
+        groups = bisect_left(first_keys, high or row_set.high) - max(0, bisect_right(first_keys, low) - 1)
+        return max(1, row_set.rows * groups // len(first_keys))
 
-    def find(self, key: bytes) -> list[Place]:
-        """Return the places of a row key; an empty list if the row set does not have it, or it is removed.
+    def find(self, key: bytes) -> list[Span]:
+        """Return the spans of a row key, one for each row group that has it; none if the row was removed.
 
-        The cells of one row of a raw table may be in several row groups, so there may be several places.
+        Only the cells of a row of a raw table may be in several row groups.
 
         Raises:
             BaseDamaged: the file is missing or damaged.
@@ -101,25 +98,24 @@ class RowSetReader:
         if not self._low <= key <= self._high:
             return []
         tail = self._tail()
-        first_keys, places = tail.first_keys, []
+        first_keys, spans = tail.first_keys, []
         last = bisect_right(first_keys, key)
-        # The group before the first one that begins with the key may end with it.
+        # If the key is the first one of a row group, the row may begin at the end of the group before.
         first = bisect_left(first_keys, key, 0, last) - 1
         for group in range(max(first, 0), last):
             keys: Keys | None = self._cache.held((self._file, group))
             if keys is None:
                 if not tail.filters[group].may_have(key):
-                    self.filtered += 1
                     continue
                 keys = self.keys(group)
             start = keys.find(key)
-            if start < 0 or (self.entry.removed and self._is_removed(tail.firsts[group] + start)):
+            if start < 0 or (self.entry.removed and self._is_removed(tail.rows_before[group] + start)):
                 continue
             stop = start + 1
             if stop < len(keys) and keys[stop] == key:
                 stop = bisect_right(keys, key, stop)
-            places.append(Place(group, start, stop))
-        return places
+            spans.append(Span(group, start, stop))
+        return spans
 
     def keys(self, group: int) -> Keys:
         """Return the keys of a row group. Raises as `find`."""
@@ -130,23 +126,24 @@ class RowSetReader:
         found: Keys = self._cache.get((self._file, group), load, lambda one: one.size)
         return found
 
-    def positions(self, places: Sequence[Place]) -> Iterator[int]:
-        """The positions in the whole row set of rows that `find` found. Raises as `find`."""
-        for group, start, stop in places:
-            before = self._tail().firsts[group]
+    def positions(self, spans: Sequence[Span]) -> Iterator[int]:
+        """The positions of the rows in the whole row set. Raises as `find`."""
+        for group, start, stop in spans:
+            before = self._tail().rows_before[group]
             yield from range(before + start, before + stop)
 
-    def column(self, group: int, name: str) -> pa.Array | None:
-        """Return a column of a row group; None if the row set does not have it. Raises as `find`."""
-        if name == KEY:
-            return self.keys(group).array
-        found = self.values(group, [name])
-        return found[name].array if found else None
+    def columns(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Return those columns of a row group that the row set has, by name. Raises as `find`."""
+        values = self.values(group, [name for name in names if name != KEY])
+        found = {name: one.array for name, one in values.items()}
+        if KEY in names:
+            found[KEY] = self.keys(group).array
+        return found
 
     def values(self, group: int, names: Sequence[str]) -> Mapping[str, Values]:
-        """Return columns of a row group by name, those that the row set has. Raises as `find`.
+        """Return columns as `columns`, for reads of single values; ``names`` does not include the keys.
 
-        Columns that are not in the cache are read at once. ``names`` does not include the keys.
+        Columns that are not in the cache are read together. Raises as `find`.
         """
         file = self._file
         found: dict[str, Any] = {name: self._cache.held((file, group, name)) for name in names}
@@ -165,10 +162,10 @@ class RowSetReader:
     def batches(
         self, low: bytes, high: bytes | None, columns: Sequence[str], *, reverse: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows from key ``low`` to below ``high``, without removed ones: a batch a row group.
+        """The rows from key ``low`` to below ``high``, without removed ones: one batch for each row group.
 
-        The batches have the ``columns`` that the row set has. With ``reverse``, the last rows come first.
-        Raises as `find`, also while it is consumed.
+        The batches have the keys, and those ``columns`` that the row set has. With ``reverse``, the last rows
+        come first. Raises as `find`, also while it is consumed.
         """
         pa = pyarrow()
         groups = self.groups(low, high)
@@ -189,14 +186,14 @@ class RowSetReader:
         return [RowGroup(self, tail, group, low, high) for group in range(first, last)]
 
     def read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Read, verify and decode columns of a row group, those that the row set has. Raises as `find`."""
+        """Read and verify those columns of a row group that the row set has. Raises as `find`."""
         pa = pyarrow()
         from pyarrow import parquet
 
         tail = self._tail()
         numbers = [tail.numbers[name] for name in columns if name in tail.numbers]
         chunks = [group * len(tail.numbers) + number for number in numbers]
-        with self._damage():
+        with self._reporting_damage():
             file = self._fetch([(chunk, *chunk_range(tail.metadata, chunk)) for chunk in sorted(chunks)])
             found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=tail.metadata)
             table = found.read_row_group(group, columns=list(columns), use_threads=False)
@@ -206,7 +203,7 @@ class RowSetReader:
         return batch
 
     def _fetch(self, chunks: Iterable[tuple[int, int, int]]) -> Chunks:
-        """Fetch and verify chunks, each with its position and size, in the order of the file."""
+        """Fetch and verify chunks, given by number, position and size in the order of the file."""
         file = Chunks(self.entry.row_set.size)
         for some in together(chunks):
             begin, end = some[0][1], some[-1][1] + some[-1][2]
@@ -231,7 +228,7 @@ class RowSetReader:
         from pyarrow import parquet
 
         row_set = self.entry.row_set
-        with self._damage():
+        with self._reporting_damage():
             packed = self._location.read_at(self._file, row_set.tail, row_set.size - row_set.tail + 1)
             if len(packed) != row_set.size - row_set.tail or crc32(packed) != row_set.checksum:
                 raise self._damaged("its size or the checksum of its tail is wrong")
@@ -239,18 +236,18 @@ class RowSetReader:
             metadata = parquet.read_metadata(pa.BufferReader(packed))
         first_keys = [bytes.fromhex(one) for one in json.loads(metadata.metadata[FIRST_KEYS.encode()])]
         numbers = {name: number for number, name in enumerate(metadata.schema.to_arrow_schema().names)}
-        filters, firsts, rows = [], [], 0
+        filters, rows_before, rows = [], [], 0
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             key = group.column(numbers[KEY])
             start = key.bloom_filter_offset - row_set.tail
             filters.append(BloomFilter(packed[start : start + key.bloom_filter_length]))
-            firsts.append(rows)
+            rows_before.append(rows)
             rows += group.num_rows
-        return _Tail(metadata, numbers, first_keys, firsts, filters)
+        return _Tail(metadata, numbers, first_keys, rows_before, filters)
 
-    def removed(self) -> removed.Positions | None:
-        """The positions of the rows that are removed; None if there are none. Raises as `find`."""
+    def removed_positions(self) -> removed.Positions | None:
+        """Return the positions of the removed rows; None if there are none. Raises as `find`."""
         gone = self.entry.removed
         if gone is None:
             return None
@@ -261,14 +258,14 @@ class RowSetReader:
     def _is_removed(self, position: int) -> bool:
         import numpy as np
 
-        gone = self.removed()
+        gone = self.removed_positions()
         if gone is None:
             return False
         found = int(np.searchsorted(gone, position))
         return found < len(gone) and int(gone[found]) == position
 
     @contextmanager
-    def _damage(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         """Report a missing file, and content that cannot be decoded, as damage of this row set."""
         try:
             yield
@@ -284,8 +281,8 @@ class RowSetReader:
 class RowGroup:
     """The rows of a row group from key ``low`` to below ``high``, without removed ones.
 
-    Its columns enter the cache only if it has rows out of this range, which the next read may want: a scan
-    would fill the cache.
+    Its columns enter the cache only if a bound cuts the row group: the next read may want the rows beyond it.
+    A whole row group is read past the cache, which a long scan would fill.
     """
 
     def __init__(
@@ -300,31 +297,28 @@ class RowGroup:
         """The first key of the row group."""
         following = keys[number + 1] if number + 1 < len(keys) else None
         self.last = reader.entry.row_set.high if following is None else following
-        """A key that is not below the last one of the row group."""
-        # None: no row is outside.
+        """The last key of the row group, or a key above it."""
+        # None: this bound does not cut the row group.
         self._low = low if low > self.first else None
         self._high = high if high is not None and high <= self.last else None
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return the columns of these names, those that the row set has. Raises as `RowSetReader.find`."""
+        """Return those columns that the row set has, by name. Raises as `RowSetReader.find`."""
         pa = pyarrow()
         if self._low is None and self._high is None:
             batch = self._reader.read(self._number, names)
             found = dict(zip(batch.schema.names, batch.columns, strict=True))
         else:
-            values = self._reader.values(self._number, [name for name in names if name != KEY])
-            found = {name: one.array for name, one in values.items()}
-            if KEY in names:
-                found[KEY] = self._reader.keys(self._number).array
-        places = self._places
-        if len(places) == self._metadata.num_rows:
+            found = self._reader.columns(self._number, names)
+        chosen = self._positions
+        if len(chosen) == self._metadata.num_rows:
             return found
-        if len(places) and places[-1] - places[0] + 1 == len(places):
-            return {name: array.slice(places[0], len(places)) for name, array in found.items()}
-        taken = pa.array(places)
+        if len(chosen) and chosen[-1] - chosen[0] + 1 == len(chosen):
+            return {name: array.slice(chosen[0], len(chosen)) for name, array in found.items()}
+        taken = pa.array(chosen)
         return {name: array.take(taken) for name, array in found.items()}
 
     def statistics(self, name: str) -> Any:
@@ -336,8 +330,8 @@ class RowGroup:
         return name in self._tail.numbers
 
     @cached_property
-    def _places(self) -> removed.Positions:
-        """The positions of the rows."""
+    def _positions(self) -> removed.Positions:
+        """The positions of the rows in the row group."""
         import numpy as np
 
         start, stop = 0, self._metadata.num_rows
@@ -345,10 +339,10 @@ class RowGroup:
             keys = self._reader.keys(self._number)
             start = 0 if self._low is None else bisect_left(keys, self._low)
             stop = stop if self._high is None else bisect_left(keys, self._high)
-        places = np.arange(start, stop, dtype=np.uint32)
-        gone = self._reader.removed()
+        positions = np.arange(start, stop, dtype=np.uint32)
+        gone = self._reader.removed_positions()
         if gone is None:
-            return places
-        before = self._tail.firsts[self._number]
+            return positions
+        before = self._tail.rows_before[self._number]
         inside = gone[np.searchsorted(gone, before + start) : np.searchsorted(gone, before + stop)]
-        return np.delete(places, inside - (before + start))
+        return np.delete(positions, inside - (before + start))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from percolator_core import scripts
 from percolator_core.base.bases import Bases
-from percolator_core.base.reader import Place, RowSetReader
+from percolator_core.base.reader import RowSetReader, Span
 from percolator_core.errors import BaseDamaged, CommitUndetermined, StoreUnavailable
 from percolator_core.layout.records import Lock
 from percolator_core.scripts import Script
@@ -75,7 +75,7 @@ def answer_without_lost_files() -> None:
     """A row set whose file is missing counts as empty."""
     find = RowSetReader.find
 
-    def forgiving(self: RowSetReader, key: bytes) -> list[Place]:
+    def forgiving(self: RowSetReader, key: bytes) -> list[Span]:
         try:
             return find(self, key)
         except BaseDamaged:

@@ -116,7 +116,7 @@ class _Table:
             parts.deltas.update(deltas)
             for reader in base.readers:
                 parts.files.append(f"{base.location.folder}/{reader.entry.row_set.file}")
-                removed = reader.removed()
+                removed = reader.removed_positions()
                 if removed is not None:
                     parts.removed[reader.entry.row_set.file.rpartition("/")[2]] = removed.tolist()
             parts.fresh.update(
