@@ -2,13 +2,13 @@
 
 The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
 
-0. A tablet without a base gets one without rows: from then on, no collection takes a deletion. One that is
-   committed after the row was read has to hide the row in the base.
-1. The rows are read. Every lock that began at or below the flush's timestamp was resolved before, in all
-   tablets, so no commit at or below it can follow.
+0. A tablet without a base gets one without rows. From then on, a collection keeps deletions: a deletion that
+   is committed after its row was read has to hide the row in the base.
+1. The rows are read. All locks that began at or below the flush's timestamp were resolved before, in all
+   tablets, so no commit at or below the timestamp can follow.
 2. Row sets are written. A crash leaves files that nobody names.
 3. The manifest is published. A crash leaves rows both in the store and in the base, where they are equal.
-4. The cells are evicted from the store, those that are unchanged. A crash leaves some of them.
+4. The cells that did not change are evicted from the store. A crash leaves some of them there.
 
 Two flushes of one tablet do no harm: only one of them publishes, and the other one evicts nothing.
 """
@@ -20,16 +20,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.base import removed, row_set
-from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest, Place, publish
 from percolator_core.base.pace import Pace
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
-from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import KIND, PUT, VALUE, commit_of
 from percolator_core.scripts import calls
-from percolator_core.scripts.replies import Cold
+from percolator_core.scripts.replies import ColdRows
 from percolator_core.store import Store
 from percolator_core.tables.arrow_values import pyarrow
 
@@ -40,13 +38,13 @@ if TYPE_CHECKING:
 
 _STEP_ROWS: Final = 100
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step of reading rows: a script blocks all other clients, this one for about a millisecond."""
+"""Bounds of one step of reading rows: the script blocks all other clients for about a millisecond."""
 
 _EVICTED_ROWS: Final = 200
 """Bound of one step of evicting rows: to evict a row takes less time than to read it."""
 
 ROW_SET_BYTES: Final = 64 << 20
-"""About the most bytes of cells in one row set. It is made in memory, and its rows are evicted after it."""
+"""About the most bytes of cells in one row set, which is made in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +58,14 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base, and ``reference`` that of its manifest, b"" without one.
-    ``folder`` is the tablet's folder in the location. ``observers`` are all observers of the table.
-    ``pace`` makes pauses between the steps.
+    ``base`` is the tablet's base at ``place``. ``reference`` is the reference of its manifest, b"" without a
+    manifest. ``observers`` are all observers of the table. ``pace`` makes pauses between the steps.
     """
 
     def __init__(  # noqa: PLR0917
         self,
         store: Store,
-        handle: TableHandle,
-        tag: bytes,
-        location: Location,
-        folder: str,
+        place: Place,
         base: TabletBase,
         reference: bytes,
         observers: Sequence[str],
@@ -79,41 +73,38 @@ class TabletFlush:
     ) -> None:
         self._store = store
         self._pace = pace or Pace(store)
-        self._place = Place(tag, handle.version, location, folder)
-        self._handle = handle
-        self._tag = tag
-        self._location = location
-        self._folder = folder
+        self._place = place
+        self._definition = base.definition
         self._base = base
         self._reference = reference
         self._observers = list(observers)
-        self._columns = {one.stored.encode() for one in handle.definition.value_columns}
+        self._columns = {one.stored.encode() for one in base.definition.value_columns}
 
     def run(self, timestamp: int, before: int) -> Flushed:
         """Move into the base the rows that nobody has changed after ``before``.
 
         ``timestamp`` is at or below the safe point, and all locks that began at or below it are resolved, in
-        all tablets. ``before`` is at or below ``timestamp``. Both are in microseconds.
+        all tablets. Both times are in microseconds.
 
-        Rows with a lock, with older versions, and with cells that an observer has not processed yet stay.
-        The flush ends early if another one has published, or if the table was changed.
+        A row stays if it has a lock, an older version, or a cell that an observer has not processed yet. The
+        flush ends early if another one has published a manifest, or if the table was changed.
 
         Raises:
             StoreUnavailable: the store or the location does not answer. What was flushed is in the base.
             BaseDamaged: a file of the base is missing or damaged.
         """
         rows = size = 0
-        for some in self._portions(timestamp, min(timestamp, before)):
-            written = self._flush(some, timestamp)
+        for portion in self._portions(timestamp, min(timestamp, before)):
+            written = self._add_to_base(portion, timestamp)
             if written is None:
                 break
             size += written
-            rows += self._evict(some, timestamp)
+            rows += self._evict(portion, timestamp)
         return Flushed(rows, size)
 
     def _portions(self, timestamp: int, before: int) -> Iterator[Portion]:
         """The rows that may leave, in portions for one row set each."""
-        steps: list[Cold] = []
+        steps: list[ColdRows] = []
         size = 0
         bound = b"-"
         while bound:
@@ -130,28 +121,28 @@ class TabletFlush:
                 yield _portion(steps)
                 steps, size = [], 0
 
-    def _cold(self, timestamp: int, before: int, bound: bytes) -> Cold:
-        """Read the rows of one step; if more of them may leave after a collection, then after it."""
+    def _cold(self, timestamp: int, before: int, bound: bytes) -> ColdRows:
+        """Read the rows of one step. If garbage keeps some in the store, collect it, and read them again."""
         most = self._pace.rows(_STEP_ROWS)
-        call = calls.cold(self._tag, before, bound, most, _STEP_BYTES, self._observers)
+        call = calls.cold(self._place.tag, before, bound, most, _STEP_BYTES, self._observers)
         found = self._pace.run(call)
         if found.has_garbage:
             while bound and (not found.resume or bound[1:] < found.resume[1:]):
-                collect = calls.collect(self._tag, bound, most, timestamp, self._observers)
+                collect = calls.collect(self._place.tag, bound, most, timestamp, self._observers)
                 bound = self._pace.run(collect).resume
             found = self._pace.run(call)
         return found
 
-    def _size(self, step: Cold) -> int:
-        """The size of a step as `ROW_SET_BYTES` counts it: bytes that Arrow repeats count an eighth."""
+    def _size(self, step: ColdRows) -> int:
+        """The bytes of a step. The bytes that a raw table's columns repeat count an eighth."""
         size = len(step.keys) + len(step.versions)
-        return size if self._handle.is_typed else size + _repeated(step) // 8
+        return size if self._definition.is_typed else size + _repeated(step) // 8
 
-    def _flush(self, rows: Portion, timestamp: int) -> int | None:
+    def _add_to_base(self, portion: Portion, timestamp: int) -> int | None:
         """Write and publish the rows; return the bytes written, or None if they were not published."""
-        merged, gone = self._merge(rows)
-        written = row_set.write(self._location, self._folder, merged)
-        entries = [*self._without(gone), *([] if written is None else [Entry(written)])]
+        merged, replaced = self._merge(portion)
+        written = row_set.write(self._place.location, self._place.folder, merged)
+        entries = [*self._without(replaced), *([] if written is None else [Entry(written)])]
         last = self._base.manifest
         manifest = Manifest(last.number + 1, max(last.timestamp, timestamp), tuple(entries))
         if not self._publish(manifest):
@@ -160,48 +151,47 @@ class TabletFlush:
         self._pace.wrote(size)
         return size
 
-    def _merge(self, rows: Portion) -> tuple[Iterator[pa.RecordBatch], dict[int, list[int]]]:
-        """Merge the rows with the base's; return them, and the positions that they replace by entry.
+    def _merge(self, portion: Portion) -> tuple[Iterator[pa.RecordBatch], dict[int, list[int]]]:
+        """Merge the rows with those of the base.
 
-        Cells of a typed table without the marker of their row, in the store and in the base, are no row. They
-        stay in the store.
+        Return the result, and the positions of the replaced rows of the base, by the number of the entry. A
+        typed row that has a marker neither in the store nor in the base does not exist; its cells stay in the
+        store.
         """
-        is_typed = self._handle.is_typed
-        unmarked = set(rows.without_marker().tolist()) if is_typed else set()
-        special = {*unmarked, *rows.deleting().tolist()}
+        unmarked = set(portion.without_marker().tolist()) if self._definition.is_typed else set()
+        special = {*unmarked, *portion.deleting().tolist()}
         merged: list[BaseRow] = []
-        gone: dict[int, list[int]] = {}
-        for place, key in enumerate(rows.keys.to_pylist()):
+        replaced: dict[int, list[int]] = {}
+        for number, key in enumerate(portion.keys.to_pylist()):
             found = self._base.find(key)
-            if found is None and place not in special:
+            if found is None and number not in special:
                 continue
-            special.add(place)
+            special.add(number)
             old = None if found is None else self._base.row_at(*found)
-            if place in unmarked and old is None:
-                rows.staying.add(place)
+            if number in unmarked and old is None:
+                portion.staying.add(number)
                 continue
-            row = self._merged(key, old, rows.versions(place))
+            row = self._merged(key, old, portion.versions(number))
             if row is not None:
                 merged.append(row)
             if found is not None:
-                entry, places = found
-                gone.setdefault(entry, []).extend(self._base.readers[entry].positions(places))
-        return rows.batches(self._handle.definition, sorted(special), merged), gone
+                entry, spans = found
+                replaced.setdefault(entry, []).extend(self._base.readers[entry].positions(spans))
+        return portion.batches(self._definition, sorted(special), merged), replaced
 
     def _merged(self, key: bytes, old: BaseRow | None, versions: Mapping[bytes, bytes]) -> BaseRow | None:
-        """Return the row that the store's cells make of the base's row; None if it was deleted."""
-        cells = dict(old.cells) if old is not None else {}
-        times = dict(old.times) if old is not None else {}
-        time = old.time if old is not None else 0
+        """Return the base's row with the store's cells set in it; None if the row was deleted."""
         exists = old is not None
-        is_typed, columns = self._handle.is_typed, self._columns
+        _, time, old_cells, old_times = old or BaseRow(key, 0, {}, {})
+        cells, times = dict(old_cells), dict(old_times)
+        is_typed, columns = self._definition.is_typed, self._columns
         for column, packed in versions.items():
             commit_ts = commit_of(packed)
             time = max(time, commit_ts)
             if column == MARKER:
                 exists = packed[KIND] == PUT
             elif is_typed and column not in columns:
-                continue  # it was dropped
+                continue  # the column was dropped
             elif packed[KIND] == PUT:
                 cells[column] = packed[VALUE]
                 times[column] = commit_ts
@@ -212,31 +202,34 @@ class TabletFlush:
             return BaseRow(key, time, cells, {}) if exists else None
         return BaseRow(key, time, cells, times) if cells else None
 
-    def _without(self, gone: Mapping[int, Iterable[int]]) -> Iterator[Entry]:
-        """The entries of the manifest, without the rows at these positions of each."""
+    def _without(self, replaced: Mapping[int, Iterable[int]]) -> Iterator[Entry]:
+        """The entries of the manifest without the rows at these positions of each."""
         for number, entry in enumerate(self._base.manifest.entries):
-            if number not in gone:
+            if number not in replaced:
                 yield entry
                 continue
             before = self._base.readers[number].removed_positions()
-            positions = sorted({*gone[number], *([] if before is None else before.tolist())})
+            positions = sorted({*replaced[number], *([] if before is None else before.tolist())})
             if len(positions) < entry.row_set.rows:
-                yield replace(entry, removed=removed.write(self._location, self._folder, positions))
+                place = self._place
+                yield replace(entry, removed=removed.write(place.location, place.folder, positions))
 
     def _publish(self, manifest: Manifest) -> bool:
-        published, reference = publish(self._store, self._place, self._reference, manifest)
-        if published != "published":
+        outcome, reference = publish(self._store, self._place, self._reference, manifest)
+        if outcome != "published":
             return False
         self._base = self._base.with_manifest(manifest)
         self._reference = reference
         return True
 
-    def _evict(self, rows: Portion, timestamp: int) -> int:
+    def _evict(self, portion: Portion, timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
-        evicted, stamp = 0, rows.stamp
-        for some in rows.steps(self._pace.rows(_EVICTED_ROWS)):
-            version = self._handle.version
-            call = calls.evict(self._tag, self._reference, version, timestamp, stamp, self._observers, some)
+        evicted, stamp = 0, portion.stamp
+        place = self._place
+        for rows in portion.steps(self._pace.rows(_EVICTED_ROWS)):
+            call = calls.evict(
+                place.tag, self._reference, place.version, timestamp, stamp, self._observers, rows
+            )
             found = self._pace.run(call)
             if found is None:
                 break
@@ -244,14 +237,14 @@ class TabletFlush:
         return evicted
 
 
-def _repeated(step: Cold) -> int:
+def _repeated(step: ColdRows) -> int:
     pyarrow()
     from percolator_core.base.portion import repeated  # it needs pyarrow
 
     return repeated(step)
 
 
-def _portion(steps: Sequence[Cold]) -> Portion:
+def _portion(steps: Sequence[ColdRows]) -> Portion:
     pyarrow()
     from percolator_core.base.portion import Portion  # it needs pyarrow
 

@@ -1,4 +1,4 @@
-"""A portion of the rows of a tablet that a flush moves: their cells by column, without an object for each.
+"""A portion of the rows that a flush moves, in arrays that have no Python object for each cell.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -16,20 +16,20 @@ from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import KIND, VERSION_HEADER
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
-from percolator_core.scripts.replies import Cold
+from percolator_core.scripts.replies import ColdRows
 from percolator_core.tables.arrow_keys import KeyParts, gathered, keys_of, offsets_of, pieces
 from percolator_core.tables.arrow_values import of_bytes, texts
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-_STEP_BYTES: Final = 1 << 20
-"""Bound of one step of evicting rows, as in `flush`."""
+_EVICTED_BYTES: Final = 1 << 20
+"""Bound of one step of evicting rows, because the script reads whole rows."""
 
 
-def repeated(step: Cold) -> int:
+def repeated(step: ColdRows) -> int:
     """Return the bytes that a raw table's columns repeat: for each cell its row's key and its column's name.
 
-    An Arrow column has less than 2 GiB, and rows have many cells, or columns long names.
+    With many cells or long names they can exceed the 2 GiB that an Arrow column holds.
     """
     rows, cells = np.frombuffer(step.rows, ">u4"), np.frombuffer(step.cells, ">u4")
     names = np.array([len(name) for name in step.columns])
@@ -37,12 +37,12 @@ def repeated(step: Cold) -> int:
 
 
 class Portion:
-    """Rows that were read by the steps of `calls.cold`, in ascending order of key.
+    """Rows that were read by steps of `calls.cold`, in ascending order of key. They are numbered from 0.
 
-    ``stamp`` is that of the first step. The rows at ``staying`` do not leave the store.
+    ``stamp`` is the stamp of the first step. ``staying`` has the numbers of rows that do not leave the store.
     """
 
-    def __init__(self, steps: Sequence[Cold]) -> None:
+    def __init__(self, steps: Sequence[ColdRows]) -> None:
         self.stamp = steps[0].stamp
         self.staying: set[int] = set()
         self.columns: list[bytes] = sorted({name for step in steps for name in step.columns})
@@ -50,22 +50,22 @@ class Portion:
         rows = np.frombuffer(b"".join(step.rows for step in steps), ">u4").reshape(-1, 3).astype(np.int64)
         self._key_offsets = offsets_of(rows[:, 0])
         self.keys: pa.BinaryArray = keys_of(b"".join(step.keys for step in steps), self._key_offsets)
+        # One number for each row: its fields, and its first cell.
         self._fields = rows[:, 2]
-        self._firsts = np.cumsum(rows[:, 1]) - rows[:, 1]
-        """The first cell of each row."""
-        self._row = np.repeat(np.arange(len(rows)), rows[:, 1])
-        self._column, lengths = self._cells(steps)
+        self._first_cells = np.cumsum(rows[:, 1]) - rows[:, 1]
+        # One number for each cell: its row, its column, and the bounds of its version.
+        self._rows = np.repeat(np.arange(len(rows)), rows[:, 1])
+        self._columns, lengths = self._cells(steps)
         offsets = offsets_of(lengths)
         self._starts, self._ends = offsets[:-1], offsets[1:]
-        """The row, the column, and the bounds of the version of each cell."""
 
-    def _cells(self, steps: Sequence[Cold]) -> tuple[Numbers, Numbers]:
+    def _cells(self, steps: Sequence[ColdRows]) -> tuple[Numbers, Numbers]:
         """Return the column and the length of each cell."""
-        places = {name: place for place, name in enumerate(self.columns)}
+        numbers = {name: number for number, name in enumerate(self.columns)}
         columns, lengths = [], []
         for step in steps:
             cells = np.frombuffer(step.cells, ">u4").reshape(-1, 2).astype(np.int64)
-            columns.append(np.array([places[name] for name in step.columns], np.int64)[cells[:, 0]])
+            columns.append(np.array([numbers[name] for name in step.columns], np.int64)[cells[:, 0]])
             lengths.append(cells[:, 1])
         return np.concatenate(columns), np.concatenate(lengths)
 
@@ -73,35 +73,35 @@ class Portion:
         return len(self.keys)
 
     def deleting(self) -> Numbers:
-        """The places of rows with a deletion."""
+        """The numbers of the rows with a deletion."""
         kinds = np.frombuffer(self._versions, np.uint8)[self._starts + KIND]
-        return np.unique(self._row[kinds != 0])
+        return np.unique(self._rows[kinds != 0])
 
     def without_marker(self) -> Numbers:
-        """The places of rows without the marker of a typed table."""
+        """The numbers of the rows without the marker of a typed table."""
         marked = np.zeros(len(self), bool)
         if MARKER in self.columns:
-            marked[self._row[self._column == self.columns.index(MARKER)]] = True
+            marked[self._rows[self._columns == self.columns.index(MARKER)]] = True
         return np.flatnonzero(~marked)
 
-    def versions(self, place: int) -> dict[bytes, bytes]:
+    def versions(self, row: int) -> dict[bytes, bytes]:
         """Return the packed versions of a row by column."""
-        first = self._firsts[place]
-        last = self._firsts[place + 1] if place + 1 < len(self) else len(self._row)
+        first = self._first_cells[row]
+        end = self._first_cells[row + 1] if row + 1 < len(self) else len(self._rows)
         return {
-            self.columns[self._column[cell]]: self._versions[self._starts[cell] : self._ends[cell]]
-            for cell in range(first, last)
+            self.columns[self._columns[cell]]: self._versions[self._starts[cell] : self._ends[cell]]
+            for cell in range(first, end)
         }
 
     def batches(
         self, definition: TableDefinition, special: Sequence[int], merged: Sequence[BaseRow]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as batches for `row_set.write`: those at the places ``special`` as ``merged`` has them.
+        """The rows as batches for `row_set.write`; ``merged`` replaces the rows with the numbers ``special``.
 
         The other rows have no deletion, and those of a typed table have a marker.
 
         Raises:
-            ValueError: a key or a value is none of the table.
+            ValueError: a key or a value does not match the table's definition.
         """
         chosen = np.ones(len(self), bool)
         chosen[list(special)] = False
@@ -114,7 +114,7 @@ class Portion:
 
     def _typed(self, definition: TableDefinition, chosen: Numbers) -> list[pa.Array]:
         keys = self.keys.filter(pa.array(chosen))
-        times = np.maximum.reduceat(self._times(), self._firsts)[chosen]
+        times = np.maximum.reduceat(self._times(), self._first_cells)[chosen]
         parts = KeyParts(definition, keys)
         arrays = [keys, pa.array(times)]
         for column in definition.columns:
@@ -127,13 +127,13 @@ class Portion:
         kind, name = column_type(column.type), column.stored.encode()
         starts, ends = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         if name in self.columns:
-            cells = np.flatnonzero(self._column == self.columns.index(name))
-            rows = self._row[cells]
+            cells = np.flatnonzero(self._columns == self.columns.index(name))
+            rows = self._rows[cells]
             starts[rows], ends[rows] = self._starts[cells] + VERSION_HEADER, self._ends[cells]
         starts, ends = starts[chosen], ends[chosen]
         valid = ends > 0
         if kind.width is None:
-            # Nulls are between their neighbours, because the pieces ascend.
+            # The pieces must ascend, so a null begins and ends where the value before it ends.
             ends = np.maximum.accumulate(ends)
             return texts(kind, pieces(self._versions, np.where(valid, starts, ends), ends, valid))
         if (valid & (ends - starts != kind.width)).any():
@@ -142,12 +142,12 @@ class Portion:
 
     def _raw(self, chosen: Numbers) -> list[pa.Array]:
         """Return key, column, time and value of each cell, in order of key and column."""
-        order = np.lexsort((self._column, self._row))
-        order = order[chosen[self._row[order]]]
+        order = np.lexsort((self._columns, self._rows))
+        order = order[chosen[self._rows[order]]]
         cells = pa.array(order)
         return [
-            self.keys.take(pa.array(self._row[order])),
-            pa.array(self.columns, pa.binary()).take(pa.array(self._column[order])),
+            self.keys.take(pa.array(self._rows[order])),
+            pa.array(self.columns, pa.binary()).take(pa.array(self._columns[order])),
             pa.array(self._times()).take(cells),
             pieces(self._versions, self._starts + VERSION_HEADER, self._ends).take(cells),
         ]
@@ -157,20 +157,23 @@ class Portion:
         return gathered(self._versions, self._starts, KIND).view(">i8")[:, 0].astype(np.int64)
 
     def steps(self, most: int) -> Iterator[list[bytes | int]]:
-        """The rows that leave the store, in steps of ``most`` for `calls.evict`: it may read whole rows."""
+        """The rows that leave the store, for `calls.evict`: keys, each with the number of fields.
+
+        A step has at most ``most`` rows, and about `_EVICTED_BYTES`.
+        """
         names = np.array([len(name) for name in self.columns])
-        cells = self._ends - self._starts + names[self._column]
-        sizes = np.add.reduceat(cells, self._firsts) + np.diff(self._key_offsets)
+        cells = self._ends - self._starts + names[self._columns]
+        sizes = np.add.reduceat(cells, self._first_cells) + np.diff(self._key_offsets)
         rows: list[bytes | int] = []
-        size = 0
+        step_size = 0
         every = zip(self.keys.to_pylist(), self._fields.tolist(), sizes.tolist(), strict=True)
-        for place, (key, fields, bytes_) in enumerate(every):
-            if place in self.staying:
+        for number, (key, fields, size) in enumerate(every):
+            if number in self.staying:
                 continue
             rows += key, fields
-            size += bytes_
-            if size >= _STEP_BYTES or len(rows) == 2 * most:
+            step_size += size
+            if step_size >= _EVICTED_BYTES or len(rows) == 2 * most:
                 yield rows
-                rows, size = [], 0
+                rows, step_size = [], 0
         if rows:
             yield rows

@@ -274,9 +274,7 @@ class BaseMaintainer:
             base = bases.tablet(handle, place.tag, reference)
         else:
             base = TabletBase(handle.definition, place.location, Manifest(0, 0), bases.cache)
-        return TabletFlush(
-            self._store, handle, place.tag, place.location, place.folder, base, reference, observers, pace
-        )
+        return TabletFlush(self._store, place, base, reference, observers, pace)
 
     def _compact(
         self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int], *, everything: bool

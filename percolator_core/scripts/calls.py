@@ -110,9 +110,9 @@ def collect(
 
 def cold(  # noqa: PLR0917
     tag: bytes, before: int, start: bytes, most_rows: int, most_bytes: int, observers: Iterable[str]
-) -> Call[replies.Cold]:
+) -> Call[replies.ColdRows]:
     """Search some rows for those that may move to the base."""
-    return "cold", (tag,), (before, start, most_rows, most_bytes, *observers), replies.Cold._make
+    return "cold", (tag,), (before, start, most_rows, most_bytes, *observers), replies.ColdRows._make
 
 
 def publish_base(

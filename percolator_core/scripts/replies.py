@@ -50,7 +50,7 @@ class Collected(NamedTuple):
     rows: int
 
 
-class Cold(NamedTuple):
+class ColdRows(NamedTuple):
     """A step of the search for cold rows; ``resume`` is the bound to go on from, empty at the end.
 
     ``stamp`` is for their eviction. ``has_garbage`` is not 0 if more of them could move after a collection.

@@ -20,7 +20,7 @@ from percolator_core.base import manifest as manifests
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.flush import Flushed, TabletFlush
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Manifest
+from percolator_core.base.manifest import Manifest, Place
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row_prefix, rows_key
 from percolator_core.layout.records import pack_timestamp, unpack_version
@@ -66,10 +66,8 @@ class Tablet:
 
     def begun(self, observers: Sequence[str] = (), reference: bytes | None = None) -> TabletFlush:
         reference = self.reference if reference is None else reference
-        handle = self.db.catalog.table(self.table)
-        return TabletFlush(
-            self.db.store, handle, self.tag, self.location, "t/0", self.base(reference), reference, observers
-        )
+        place = Place(self.tag, self.db.catalog.table(self.table).version, self.location, "t/0")
+        return TabletFlush(self.db.store, place, self.base(reference), reference, observers)
 
     def stored(self) -> dict[bytes, dict[bytes, bytes | None]]:
         """The newest cells in the store, by row and column; a deletion is None."""
@@ -161,7 +159,7 @@ def test_what_changes_during_a_flush_stays(raw: Tablet) -> None:
     put(raw.db, "a", "v", b"2")
     put(raw.db, "a", "x", b"3")
     snapshot = raw.db.snapshot(safe)
-    assert flush._flush(portion, safe) is not None
+    assert flush._add_to_base(portion, safe) is not None
     assert flush._evict(portion, safe) == 0
     assert raw.stored() == {b"a": {b"v": b"2", b"x": b"3"}}
     assert raw.rows() == {b"a": {b"v": b"2", b"w": b"1", b"x": b"3"}}
@@ -174,7 +172,7 @@ def published(raw: Tablet) -> tuple[TabletFlush, Any, int]:
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
     [portion] = flush._portions(safe, safe)
-    assert flush._flush(portion, safe) is not None
+    assert flush._add_to_base(portion, safe) is not None
     return flush, portion, safe
 
 
@@ -315,7 +313,7 @@ def test_a_crash_before_the_eviction_does_no_harm(raw: Tablet) -> None:
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
     [portion] = flush._portions(safe, safe)
-    flush._flush(portion, safe)
+    flush._add_to_base(portion, safe)
     assert raw.stored() == {b"a": {b"v": b"1"}}
     assert raw.rows() == {b"a": {b"v": b"1"}}
     assert raw.flush().rows == 1
@@ -331,7 +329,7 @@ def test_of_two_flushes_one_publishes_and_the_other_evicts_nothing(raw: Tablet) 
     [portion] = late._portions(safe, safe)
     put(raw.db, "b", "v", b"1")
     raw.flush()
-    assert late._flush(portion, safe) is None
+    assert late._add_to_base(portion, safe) is None
     assert late._evict(portion, safe) == 0
     assert raw.rows() == {b"a": {b"v": b"1"}, b"b": {b"v": b"1"}}
 
@@ -370,7 +368,7 @@ def test_a_flush_as_of_an_earlier_time_does_not_turn_the_time_of_the_base_back(r
     flush = raw.begun()
     put(raw.db, "b", "v", b"1")
     [portion] = flush._portions(early, raw.db.timestamp())
-    assert flush._flush(portion, early) is not None
+    assert flush._add_to_base(portion, early) is not None
     assert raw.base().manifest.timestamp == after > early
     assert raw.base().manifest.number == 2
 
@@ -447,7 +445,7 @@ def test_an_observer_that_comes_during_a_flush_finds_its_cells(raw: Tablet) -> N
     safe = raw.db.collect_garbage(timedelta(0)).safe_point
     flush = raw.begun()
     [portion] = flush._portions(safe, safe)
-    flush._flush(portion, safe)
+    flush._add_to_base(portion, safe)
     chain = chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())
     chain.create_tables(raw.db)
     assert rerun(raw.db, chain, "late", []).marked == 1
@@ -501,5 +499,5 @@ def test_any_order_of_writes_flushes_and_crashes(
             safe = db.collect_garbage(timedelta(0)).safe_point
             flush = tablet.begun()
             for portion in flush._portions(safe, safe):
-                flush._flush(portion, safe)
+                flush._add_to_base(portion, safe)
         assert tablet.rows() == {key: cells for key, cells in expected.items() if cells}

@@ -20,7 +20,7 @@ from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import pack_version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
-from percolator_core.scripts.replies import Cold
+from percolator_core.scripts.replies import ColdRows
 from percolator_core.tables.arrow_keys import offsets_of
 from tests.schema.values import QUICK
 from tests.tables.test_arrow import filled
@@ -31,7 +31,7 @@ Versions = Mapping[bytes, tuple[int, bytes | None]]
 """By column, the commit timestamp and the value; None is a deletion."""
 
 
-def step(rows: Sequence[tuple[bytes, Versions]]) -> Cold:
+def step(rows: Sequence[tuple[bytes, Versions]]) -> ColdRows:
     """The reply of cold.lua with these rows."""
     columns: dict[bytes, int] = {}
     cells, versions = b"", b""
@@ -41,7 +41,7 @@ def step(rows: Sequence[tuple[bytes, Versions]]) -> Cold:
             cells += struct.pack(">II", columns.setdefault(column, len(columns)), len(packed))
             versions += packed
     sizes = b"".join(struct.pack(">III", len(key), len(found), len(found)) for key, found in rows)
-    return Cold(b"", b"1 1", 0, list(columns), b"".join(key for key, _ in rows), versions, sizes, cells)
+    return ColdRows(b"", b"1 1", 0, list(columns), b"".join(key for key, _ in rows), versions, sizes, cells)
 
 
 def portion(rows: Sequence[tuple[bytes, Versions]], cuts: Sequence[int]) -> Portion:
@@ -63,14 +63,14 @@ def compare(
 ) -> None:
     found = portion(rows, cuts)
     every = [whole(key, versions, typed=definition.is_typed) for key, versions in rows]
-    special = [place for place in range(len(rows)) if chance.random() < 0.3]
-    merged = [every[place] for place in special]
+    special = [number for number in range(len(rows)) if chance.random() < 0.3]
+    merged = [every[number] for number in special]
     made = pa.Table.from_batches(found.batches(definition, special, merged), row_set.schema_of(definition))
     expected = row_set.batches(definition, every)
     same = pa.Table.from_batches(expected, row_set.schema_of(definition))
     # NaN equals nothing, so floats are compared by their bits.
     assert [_bits(column) for column in made.columns] == [_bits(column) for column in same.columns]
-    assert [found.versions(place) for place in range(len(rows))] == [
+    assert [found.versions(number) for number in range(len(rows))] == [
         {column: pack_version(time, time - 1, value) for column, (time, value) in versions.items()}
         for _, versions in rows
     ]

@@ -31,7 +31,7 @@ from percolator_core.maintenance.bases import BaseMaintainer
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call
-from percolator_core.scripts.replies import Cold
+from percolator_core.scripts.replies import ColdRows
 from tests.servers.plain import commit_of, die
 
 Connect = Callable[..., Database]
@@ -181,13 +181,13 @@ def test_a_maintainer_that_has_lost_its_lease_stops(raw: Database, monkeypatch: 
     put(raw, "a")
     [tag] = raw.catalog.table("raw").tags
     monkeypatch.setattr(bases, "LEASE", 0.0)
-    first = TabletFlush._flush
+    first = TabletFlush._add_to_base
 
     def late(self: TabletFlush, *arguments: Any) -> Any:
         raw.store.call((b"HSET", meta_key(tag), MAINTAINER, b"%d other" % (raw.timestamp() + 10**8)))
         return first(self, *arguments)
 
-    monkeypatch.setattr(TabletFlush, "_flush", late)
+    monkeypatch.setattr(TabletFlush, "_add_to_base", late)
     assert raw.flush("raw", everything=True).rows == 0
     assert raw.store.one((b"HGET", meta_key(tag), MAINTAINER)).endswith(b" other")
     assert rows(raw) == {b"a": {"v": b"1"}}
@@ -465,9 +465,9 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
     put(raw, "b")
     safe = raw.collect_garbage(timedelta(0)).safe_point
     place, reference, manifest = tablet(raw)
-    handle = raw.catalog.table("raw")
-    base = TabletBase(handle.definition, place.location, manifest, raw.client.bases.cache)
-    late = TabletFlush(raw.store, handle, place.tag, place.location, place.folder, base, reference, ())
+    definition = raw.catalog.table("raw").definition
+    base = TabletBase(definition, place.location, manifest, raw.client.bases.cache)
+    late = TabletFlush(raw.store, place, base, reference, ())
     [portion] = late._portions(safe, safe)
 
     def removed_meanwhile(*arguments: Any) -> Any:
@@ -476,7 +476,7 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
 
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("percolator_core.base.flush.publish", removed_meanwhile)
-        assert late._flush(portion, safe) is None
+        assert late._add_to_base(portion, safe) is None
     raw.client.bases.cache.forget(lambda _: False)
     assert rows(raw) == {b"a": {"v": b"1"}, b"b": {"v": b"1"}}
 
@@ -520,7 +520,7 @@ def test_the_steps_of_a_flush_are_shorter_beside_other_clients(
 
     def counting(pace: Pace, call: Call[Any]) -> Any:
         found = run(pace, call)
-        if isinstance(found, Cold):
+        if isinstance(found, ColdRows):
             steps.append(len(found.keys))
         return found
 
