@@ -13,10 +13,14 @@ import pytest
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Snapshot, Table, Transaction, Unique
 from percolator_core.base import compaction, row_set, tablet
+from percolator_core.layout.keys import MARKER
+from percolator_core.schema.types import column_type
 from percolator_core.store import Store
 from percolator_core.tables import lookup
-from percolator_core.transaction import base_select
+from percolator_core.tables.model import definition_of
+from percolator_core.transaction import base_select, late_reads
 from percolator_core.transaction import scan as scans
+from tests.servers.plain import commit_of, die
 
 TABLETS = 2
 KEYS = 40
@@ -73,8 +77,9 @@ class Twins:
     tables: Sequence[str] = ("cold",)
     """The table with a base, and its indexes, which have one, too."""
 
-    def __init__(self, db: Database, folder: Path, seed: int) -> None:
-        self.db = db
+    def __init__(self, connect: Callable[[], Database], folder: Path, seed: int) -> None:
+        self.connect = connect
+        self.db = db = connect()
         self.folder = folder
         self.random = random.Random(seed)
         self.based = set(self.tables)
@@ -112,6 +117,19 @@ class Twins:
         self.based.discard(table)
         self.based |= {table} if place else set()
 
+    def strand(self) -> None:
+        """A client dies between the two phases of a commit, before or after the commit point."""
+        with self.connect() as dying:
+            dying.client.one_call_a_tablet = True
+            t = dying.transaction()
+            while not t.mutations():
+                self.write(t)
+            commit = commit_of(t)
+            commit_ts = commit.prewrite()
+            if self.random.random() < 0.5:
+                commit.commit_primary(commit_ts)
+            die(dying)
+
     def run(self, steps: int) -> None:
         for _ in range(steps):
             match self.random.randrange(8):
@@ -119,6 +137,8 @@ class Twins:
                     self.maintain()
                 case 1:
                     self.db.collect_garbage(timedelta(0))
+                case 2:
+                    self.strand()
                 case _:
                     with self.db.transaction() as t:
                         for _ in range(self.random.randrange(1, 6)):
@@ -166,10 +186,9 @@ class RawTwins(Twins):
 
 
 class TypedTwins(Twins):
-    def __init__(self, db: Database, folder: Path, seed: int) -> None:
-        definition = db.catalog.table("cold").definition
-        self.tables = ["cold", *(rule.table for rule in definition.indexes)]
-        super().__init__(db, folder, seed)
+    def __init__(self, connect: Callable[[], Database], folder: Path, seed: int) -> None:
+        self.tables = ["cold", *(rule.table for rule in definition_of(Cold).indexes)]
+        super().__init__(connect, folder, seed)
 
     def write(self, t: Transaction) -> None:
         values: dict[str, Any] = {
@@ -226,13 +245,37 @@ class TypedTwins(Twins):
             found = s.to_arrow(names[n], where(models[n]), columns=["id", "a", "b", "c", "d"])
             return found.sort_by("id")
 
-        return [find, scan, select, select, to_arrow]
+        def merged(s: Snapshot, n: int) -> Any:
+            """The rows of the base with their deltas set, as Spark reads them; those of a select."""
+            wanted = columns or [*COLUMNS, "d"]
+            s = self.db.snapshot(
+                s.start_timestamp
+            )  # a transaction has writes, which a task of Spark never has
+            if n:
+                return {row.pop("id"): row for row in s.select("warm", columns=["id", *wanted])}
+            definition = definition_of(Cold)
+            some = [definition.column(one) for one in wanted]
+            found = {}
+            for base, deltas in s.deltas(self.db.catalog.table("cold"), some):
+                below = {row.key: {MARKER: b"", **row.cells} for row in base.rows(b"", None)}
+                for key in {**below, **deltas}:
+                    cells = {**below.get(key, {}), **deltas.get(key, {})}
+                    if cells.get(MARKER) is not None:
+                        found[Cold.key_of(key)["id"]] = {
+                            one.name: None if value is None else column_type(one.type).decode(value)
+                            for one in some
+                            for value in [cells.get(one.stored.encode(), one.missing)]
+                        }
+            return found
+
+        return [find, scan, select, select, to_arrow, merged]
 
 
 @contextmanager
 def small_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> Iterator[None]:
     with monkeypatch.context() as changed:
         changed.setattr(scans, "PAGE_ROWS", rows)
+        changed.setattr(late_reads, "PAGE_ROWS", rows)
         changed.setattr(base_select, "STORE_BYTES", 40 * rows)
         changed.setattr(tablet, "_GROUPS_AT_ONCE", 2)
         changed.setattr(row_set, "GROUP_ROWS", 5)
@@ -241,14 +284,17 @@ def small_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> Iterator[None]:
 
 
 @pytest.fixture(params=["raw", "typed"])
-def twins(request: pytest.FixtureRequest, db: Database, tmp_path: Path) -> Callable[[int], Twins]:
+def twins(
+    request: pytest.FixtureRequest, connect: Callable[[], Database], tmp_path: Path
+) -> Callable[[int], Twins]:
+    db = connect()
     if request.param == "raw":
         for table in ("cold", "warm"):
             db.create_table(table, tablets=TABLETS)
-        return lambda seed: RawTwins(db, tmp_path, seed)
+        return lambda seed: RawTwins(connect, tmp_path, seed)
     for model in (Cold, Warm):
         db.create_table(model)
-    return lambda seed: TypedTwins(db, tmp_path, seed)
+    return lambda seed: TypedTwins(connect, tmp_path, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

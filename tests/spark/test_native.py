@@ -190,6 +190,33 @@ def test_changed_columns(session: SparkSession, db: Database) -> None:
 
 
 @pytest.mark.usefixtures("native_only")
+def test_names_of_columns_may_have_any_characters(session: SparkSession, db: Database) -> None:
+    for old, new in (("size", "a.b"), ("rank", "a`b"), ("text", "delta.key"), ("at", "größe 1")):
+        db.rename_column("documents", old, new)
+    columns = ["a`b", "a`b", "a.b"]
+    options: dict[str, Any] = {"at": db.timestamp(), "columns": columns, "where": '"delta.key" is not null'}
+    found = read_table(session, db.url, "documents", namespace=db.namespace, **options)
+    assert found.columns == ["a`b", "a.b"]
+    assert rows_of(found) == rows_of(by_source(session, db, **options))
+
+
+def test_names_that_differ_in_case_only_are_read_by_the_source(session: SparkSession, db: Database) -> None:
+    """Spark would take the values of a dropped column in the files for those of the new one."""
+
+    class Added(Document, name="documents", partition=[Hash("url", buckets=4)]):
+        Size: int = 77
+        Text: str | None = None
+
+    db.drop_column("documents", "size")
+    for name in ("Size", "Text"):
+        db.add_column(Added, name)
+        at = db.timestamp()
+        found = read_table(session, db.url, "documents", namespace=db.namespace, at=at)
+        assert {row.Size for row in found.select("Size").collect()} == {77}
+        assert rows_of(found) == rows_of(by_source(session, db, at=at))
+
+
+@pytest.mark.usefixtures("native_only")
 def test_a_table_without_deltas_is_plain_parquet(session: SparkSession, db: Database) -> None:
     """There is no join, and Spark pushes its predicates down to the files."""
     db.flush("documents", everything=True)

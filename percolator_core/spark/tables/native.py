@@ -9,8 +9,8 @@ the source ``percolator`` reads tables with many rows in the store instead.
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -96,10 +96,21 @@ def read_native(
 
 
 def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
-    """Return True if the base is in a folder that Spark can read, and few rows are in the store."""
-    base = handle.definition.base
-    folder = None if base is None else Location(base.location).folder
-    return folder is not None and _PATTERN.isdisjoint(folder) and snapshot.stored_rows(handle) <= MOST_DELTAS
+    """Return True if Spark can find the files and tell their columns, and few rows are in the store."""
+    definition = handle.definition
+    folder = None if definition.base is None else Location(definition.base.location).folder
+    return (
+        folder is not None
+        and _PATTERN.isdisjoint(folder)
+        and _differ(one.name for one in definition.columns)
+        and _differ([*(one.stored for one in definition.columns), *definition.retired])
+        and snapshot.stored_rows(handle) <= MOST_DELTAS
+    )
+
+
+def _differ(names: Iterable[str]) -> bool:
+    """Return True if no two names are equal for Spark, which ignores case, also in files."""
+    return max(Counter(name.upper().casefold() for name in names).values()) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +234,8 @@ def _spread(values: pa.Array, places: pa.BooleanArray) -> pa.Array:
 
 
 def _quoted(name: str) -> str:
-    """Return the name of a column as SQL; it may have dots."""
-    return f"`{name}`"
+    """Return the name of a column as SQL; it may have dots and backticks."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _named(column: Column, expression: str) -> SparkColumn:
@@ -259,7 +270,7 @@ def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
             return ~parts[0]
         return reduce(operator.and_ if bound.how == "and" else operator.or_, parts)
     column = columns[bound.column]
-    found = functions.col(f"`{bound.column}`")
+    found = functions.col(_quoted(bound.column))
     if bound.op == "null":
         return found.isNull()
     values = [_literal(column, value) for value in bound.values]

@@ -31,8 +31,9 @@ def read_table(
 ) -> DataFrame:
     """Read a table as a DataFrame: only ``columns`` of the rows that meet ``where``.
 
-    If the table has a base on this machine's disk, and at most 200,000 rows in the store, Spark's own Parquet
-    reader reads it. Otherwise, or with ``partitions``, the source ``percolator`` reads it.
+    If the table has a base on this machine's disk, at most 200,000 rows in the store, and never had columns
+    whose names differ in case only, Spark's own Parquet reader reads it. Otherwise, or with ``partitions``,
+    the source ``percolator`` reads it.
 
     Args:
         spark: the session.
@@ -131,7 +132,7 @@ def _native(  # noqa: PLR0917
         with db.snapshot(at) as snapshot:
             handle = typed_table(db, table)
             definition = handle.definition
-            wanted = [definition.column(name) for name in (columns or definition.by_name)]
+            wanted = [definition.column(name) for name in dict.fromkeys(columns or definition.by_name)]
             predicate = parse(where, definition) if isinstance(where, str) else where
             bound = None if predicate is None else bind(predicate, definition)
             return read_native(spark, snapshot, handle, wanted, bound)
