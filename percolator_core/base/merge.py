@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyarrow import compute
 from percolator_core.base.columns import Keys
 from percolator_core.base.predicate import Spread, may_be_true, rows_where, spread_of
 from percolator_core.base.reader import RowGroup
-from percolator_core.base.row_set import KEY, column_name
+from percolator_core.base.row_set import KEY, Delta, column_name
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MARKER
 from percolator_core.schema.definitions import Column, TableDefinition
@@ -30,9 +30,6 @@ from percolator_core.tables.arrow import arrow_schema
 from percolator_core.tables.arrow_keys import KeyParts
 from percolator_core.tables.arrow_values import arrow_type, of_values
 from percolator_core.tables.select import misfit
-
-Delta: TypeAlias = Mapping[bytes, bytes | None]
-"""The cells of a row in the store: values by the column's name in the store; None for a deleted cell."""
 
 _UNCHANGED: Final = object()
 

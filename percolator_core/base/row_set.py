@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from percolator_core.base.location import Location
@@ -92,6 +92,10 @@ class BaseRow(NamedTuple):
     time: int
     cells: Mapping[bytes, bytes]
     times: Mapping[bytes, int]
+
+
+Delta: TypeAlias = Mapping[bytes, bytes | None]
+"""The part of a row that the store has above the base: values by stored column name; None is a deletion."""
 
 
 def column_name(column: Column) -> str:

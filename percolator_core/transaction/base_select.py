@@ -1,7 +1,7 @@
 """A step of a select above a base.
 
-The store may have only a part of a row, so it cannot judge the row. A step reads what the store has of a
-range of keys, and merges it with the row groups of the base in that range; then it judges whole columns.
+The store may have only a part of a row, so it cannot evaluate the predicate. A step reads the deltas of a
+range of keys, merges them with the row groups of the base in that range, and evaluates whole columns.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from typing import Final
 import pyarrow as pa
 
 from percolator_core.base import merge
+from percolator_core.base.row_set import Delta
 from percolator_core.catalog.table_handle import ColumnFields
 from percolator_core.schema.predicates import columns_of
 from percolator_core.store.file_threads import file_threads
 from percolator_core.tables.select import TabletSelect
-from percolator_core.transaction.scan import Beside, Overlays, TabletScan
+from percolator_core.transaction.scan import OtherReads, TabletScan
 
 BASE_ROWS: Final = 65536
-STORE_ROWS: Final = 4096
-"""About the most rows of the base, and of the store, that one step merges."""
+"""About the most rows of the base that one step merges."""
 
+STORE_ROWS: Final = 4096
 STORE_BYTES: Final = 8 << 20
-"""About the most bytes of cells of the store that one step merges."""
+"""About the most deltas, and bytes of deltas, that one step merges."""
 
 Fetch = Callable[[TabletScan], bytes]
-"""Asks the store for the next step of a scan, and returns the reference of the tablet's base then."""
+"""Fetches the next step of a scan, and returns the reference of the tablet's base at that time."""
 
 
-def merged_step(select: TabletSelect, base: bytes, beside: Beside, fetch: Fetch) -> pa.Table:
+def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fetch) -> pa.Table:
     """Return the rows of the next step of a select, and prepare the step after it.
 
-    ``base`` is the reference of the tablet's base, as the store has just told it. Raises the errors of a
+    ``base`` is the reference of the tablet's base that the store has just returned. Raises the errors of a
     select.
     """
     handle, reverse = select.handle, select.reverse
@@ -40,37 +41,37 @@ def merged_step(select: TabletSelect, base: bytes, beside: Beside, fetch: Fetch)
     rows = BASE_ROWS if select.limit is None else min(select.limit, BASE_ROWS)
 
     def split() -> bytes | None:
-        return beside.bases.tablet(handle, select.tag, base).split(low, high, rows, reverse=reverse)
+        return others.bases.tablet(handle, select.tag, base).split(low, high, rows, reverse=reverse)
 
-    bound = file_threads.run(split)
-    if bound is not None:
-        low, high = (bound, high) if reverse else (low, bound)
-    scan = TabletScan(handle, select.tag, low, high, list(_needed(select)), STORE_ROWS, reverse, beside)
-    deltas: Overlays = {}
+    end = file_threads.run(split)
+    if end is not None:
+        low, high = (end, high) if reverse else (low, end)
+    scan = TabletScan(handle, select.tag, low, high, list(_needed(select)), STORE_ROWS, reverse, others)
+    deltas: dict[bytes, Delta] = {}
     size = 0
     while scan.more and len(deltas) < STORE_ROWS and size < STORE_BYTES:
         base = fetch(scan)
         if not base:
-            # It was taken away meanwhile. The next step finds the rows in the store.
+            # The base was removed during the step. The next step finds its rows in the store.
             return merge.nothing(select.columns)
-        deltas.update(scan.stored)
-        size += sum(len(value or b"") for _, cells in scan.stored for value in cells.values())
+        deltas.update(scan.deltas)
+        size += sum(len(value or b"") for _, delta in scan.deltas for value in delta.values())
     if scan.more:
-        # The base may be newer than the first rows of the store: their cells are in it as they are here.
-        bound = scan.rest[1] if reverse else scan.rest[0]
-        low, high = (bound or low, high) if reverse else (low, bound)
+        end = scan.rest[1] if reverse else scan.rest[0]
+        low, high = (end or low, high) if reverse else (low, end)
 
     def merged() -> pa.Table:
-        tablet = beside.bases.tablet(handle, select.tag, base)
+        # This base may be newer than the first deltas. It then has their cells, too, and with equal values.
+        tablet = others.bases.tablet(handle, select.tag, base)
         return merge.selected(tablet, low, high, deltas, select.columns, select.bound, reverse=reverse)
 
     found = file_threads.run(merged)
-    select.reach(bound)
+    select.reach(end)
     return found
 
 
 def _needed(select: TabletSelect) -> Iterable[ColumnFields]:
-    """The cells of a row that a select needs: the marker, its columns and those of the predicate."""
+    """The cells of a row that a select needs: the marker, its columns, and the columns of the predicate."""
     handle = select.handle
     asked = [] if select.bound is None else columns_of(select.bound)
     names = dict.fromkeys([*(column.name for column in select.columns), *asked])

@@ -52,7 +52,7 @@ from percolator_core.transaction.row_read import (
     UNREAD,
     RowRead,
 )
-from percolator_core.transaction.scan import merged_cells, overlay_of, settled_row
+from percolator_core.transaction.scan import delta_of, merged_cells, settled_row
 from percolator_core.transaction.write_buffer import TableWrites
 
 _FIRST_STEP: Final = 500
@@ -319,7 +319,8 @@ class CellReads(LateReads):
                 values[position] = version[VALUE]
         if base and missing:
             columns, positions = zip(*missing, strict=True)
-            cold.append(Cold(read.handle, read.row, base, columns, positions))
+            wanted = Wanted((read.handle, read.handle.tag(read.row), base), read.row, columns)
+            cold.append((wanted, positions))
         read.brought = list(pairs) if read.extra else ()
 
     def _ask(
@@ -390,4 +391,4 @@ class CellReads(LateReads):
         if not base:
             return cells
         below = self._client.bases.row(handle, handle.tag(row), base, row)
-        return merged_cells(handle, overlay_of(flat), below)
+        return merged_cells(handle, delta_of(flat), below)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from percolator_core.base.bases import Wanted
+from percolator_core.base.row_set import Delta
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle, base_below
 from percolator_core.errors import LockTimeout, SnapshotTooOld
@@ -13,7 +14,8 @@ from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.layout.keys import BASE, decode_column, meta_key, rows_key
 from percolator_core.layout.records import Version, unpack_version
 from percolator_core.schema.definitions import Column
-from percolator_core.scripts import calls, replies
+from percolator_core.scripts import calls
+from percolator_core.scripts.replies import read_cells
 from percolator_core.store.packing import Command
 from percolator_core.tables.arrow_batch import ArrowBatch
 from percolator_core.tables.operations import TypedReads
@@ -21,31 +23,24 @@ from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Patience, Resolver
 from percolator_core.transaction.row_read import RowRead
-from percolator_core.transaction.scan import PAGE_ROWS, Beside, Overlays, TabletScan
+from percolator_core.transaction.scan import PAGE_ROWS, OtherReads, TabletScan
 
 _AT_ONCE: Final = 16
-"""Most steps of scans that are sent together: the store works for the next one while the last is decoded."""
+"""The most steps of scans that are sent together: the store runs one while the client decodes another."""
 
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
 """A cell whose newest version and lock did not settle the read, and its position among the values."""
 
 
-class Cold(NamedTuple):
-    """Cells of a row that the store does not have.
-
-    ``base`` is the reference of the tablet's base, ``columns`` has stored names. ``positions`` are as in
-    `RowRead`.
-    """
-
-    handle: TableHandle
-    row: bytes
-    base: bytes
-    columns: Sequence[bytes]
-    positions: Sequence[int]
+Cold: TypeAlias = tuple[Wanted, Sequence[int]]
+"""Cells of a row that the store does not have, and their positions among the values."""
 
 
 class _Found(NamedTuple):
-    """The result of a read by script: the visible version, the lock that blocks it, or the tablet's base."""
+    """The result of a read by script: the visible version or None, and the lock that blocks the read or None.
+
+    ``base`` is the reference of the tablet's base.
+    """
 
     version: Version | None
     lock: bytes | None
@@ -53,7 +48,7 @@ class _Found(NamedTuple):
 
 
 def with_cold(versions: list[Version], cold: Version | None, most: int) -> list[Version]:
-    """Add the base's version of a cell to those of the store, newest first, up to ``most`` versions.
+    """Add the base's version of a cell to the store's versions, newest first, up to ``most`` versions.
 
     The base has one version of a cell: a collection has removed the older ones before the flush.
     """
@@ -88,111 +83,114 @@ class LateReads(TypedReads):
         raise NotImplementedError
 
     def _above_base(self, select: TabletSelect, base: bytes) -> ArrowBatch:
+        """Return the rows of the next step of a select in a tablet with a base."""
         from percolator_core.transaction.base_select import merged_step  # pyarrow is optional
 
-        found = merged_step(select, base, self._beside, lambda scan: self._fetch_overlays([scan])[0])
+        found = merged_step(select, base, self._other_reads, lambda scan: self._fetch_deltas([scan])[0])
         return ArrowBatch(select.layout, found)
 
-    def _fetch_overlays(self, scans: Sequence[TabletScan]) -> list[bytes]:
-        """Fetch the next step of each scan; return the reference of each tablet's base then."""
+    def _fetch_deltas(self, scans: Sequence[TabletScan]) -> list[bytes]:
+        """Fetch the next step of each scan; return the reference of each tablet's base at that time."""
         steps = [scan.step(self.start_timestamp) for scan in scans]
         bases = []
         for scan, found in zip(scans, self._client.store.run_all(steps, together=_AT_ONCE), strict=True):
             if found is None:
                 raise self._too_old()
-            self._scanned += scan.take_overlays(found)
+            self._scanned += scan.take_deltas(found)
             bases.append(found[1])
         self._round_trips += -(-len(steps) // _AT_ONCE)
         return bases
 
     @property
-    def _beside(self) -> Beside:
-        return Beside(self._read_slowly, self._client.bases)
+    def _other_reads(self) -> OtherReads:
+        return OtherReads(self._read_slowly, self._client.bases)
 
-    def deltas(self, handle: TableHandle, columns: Iterable[Column]) -> Iterator[tuple[TabletBase, Overlays]]:
-        """The base of each tablet of a typed table, and what the store has of its rows.
+    def deltas(
+        self, handle: TableHandle, columns: Iterable[Column]
+    ) -> Iterator[tuple[TabletBase, dict[bytes, Delta]]]:
+        """The base of each tablet of a typed table, and the deltas of its rows.
 
         ``columns`` are value columns. The caller limits the number of rows. Raises the errors of a select.
         """
         fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
         if len(fields) > len(handle.definition.value_columns):
-            fields = []  # whole rows: of most rows the store has few columns
+            fields = []  # whole rows: the store has only few columns of most rows
         left: Sequence[bytes] = handle.tags
         while left:
             scans = [
-                TabletScan(handle, tag, b"", None, fields, PAGE_ROWS, False, self._beside) for tag in left
+                TabletScan(handle, tag, b"", None, fields, PAGE_ROWS, False, self._other_reads)
+                for tag in left
             ]
-            rows: list[Overlays] = [{} for _ in left]
+            deltas: list[dict[bytes, Delta]] = [{} for _ in left]
             bases: list[list[bytes]] = [[] for _ in left]
             while some := [number for number, scan in enumerate(scans) if scan.more]:
-                fetched = self._fetch_overlays([scans[number] for number in some])
+                fetched = self._fetch_deltas([scans[number] for number in some])
                 for number, base in zip(some, fetched, strict=True):
-                    rows[number].update((row, cells) for row, cells in scans[number].stored if cells)
+                    deltas[number].update((row, delta) for row, delta in scans[number].deltas if delta)
                     bases[number].append(base)
             again = []
-            for tag, found, seen in zip(left, rows, bases, strict=True):
+            for tag, found, seen in zip(left, deltas, bases, strict=True):
                 if seen[-1] or not any(seen):
                     yield self._client.bases.tablet(handle, tag, seen[-1]), found
                 else:
-                    again.append(tag)  # the base was taken away, so rows may have moved behind the scan
+                    again.append(tag)  # the base was removed: its rows may be where the scan has passed
             left = again
 
     def stored_rows(self, handle: TableHandle) -> int:
-        """Return the number of rows of a table of which the store has cells."""
+        """Return the number of a table's rows that are in the store, at least in part."""
         return sum(self._client.store.call(*((b"ZCARD", rows_key(tag)) for tag in handle.tags)))
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return about the number of rows in each key range, perhaps including removed rows."""
+        """Return about the number of rows in each key range; removed rows may be included."""
         tags = list(dict.fromkeys(tag for tag, _, _ in ranges))
         commands: list[Command] = [
             (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
             for tag, low, high in ranges
         ]
         commands += [(b"HGET", meta_key(tag), BASE) for tag in tags]
-        replies = self._client.store.exchange(commands).result()
-        bases = dict(zip(tags, replies[len(ranges) :], strict=True))
+        found = self._client.store.exchange(commands).result()
+        counts, references = found[: len(ranges)], found[len(ranges) :]
+        bases = dict(zip(tags, references, strict=True))
         return [
             count + (self._client.bases.about(bases[tag], low, high) if bases[tag] else 0)
-            for count, (tag, low, high) in zip(replies, ranges, strict=False)
+            for count, (tag, low, high) in zip(counts, ranges, strict=True)
         ]
 
     def _read_late(
         self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]
     ) -> None:
-        """Read the rest of the cells, and write each value to its position in ``values``."""
+        """Read the cells of both lists, and write each value to its position in ``values``."""
         if unsettled:
             self._settle(unsettled, cold, values)
         if cold:
             self._read_bases(cold, values)
 
     def _settle(self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]) -> None:
-        """Read by script the cells whose newest version and lock did not settle the read."""
+        """Read the unsettled cells by script; add those that the base may have to ``cold``."""
         located = [(read.handle, read.row, column.encoded) for read, column, _ in unsettled]
-        replies, _ = self._ask([self._slow_read(*where) for where in located])
+        replies, _ = self._ask([self._read_command(*where) for where in located])
         for (handle, row, column), (_, _, position), reply in zip(located, unsettled, replies, strict=True):
             found = self._found(reply)
             version = found.version if found.lock is None else self._read_slowly(handle, row, column)
             values[position] = None if version is None else version.value
             if version is None and found.base:
-                cold.append(Cold(handle, row, found.base, [column], [position]))
+                cold.append((Wanted((handle, handle.tag(row), found.base), row, [column]), [position]))
 
     def _read_bases(self, cold: Sequence[Cold], values: list[bytes | None]) -> None:
         """Read cells that the store does not have from the bases of their tablets."""
-        wanted = [
-            Wanted((one.handle, one.handle.tag(one.row), one.base), one.row, one.columns) for one in cold
-        ]
-        for one, found in zip(cold, self._client.bases.values(wanted), strict=True):
-            for position, value in zip(one.positions, found, strict=True):
+        found = self._client.bases.values([wanted for wanted, _ in cold])
+        for (_, positions), cells in zip(cold, found, strict=True):
+            for position, value in zip(positions, cells, strict=True):
                 values[position] = value
 
     def _of_base(self, handle: TableHandle, row: bytes, column: bytes, base: bytes) -> Version | None:
         return self._client.bases.versions([Wanted((handle, handle.tag(row), base), row, [column])])[0][0]
 
-    def _slow_read(self, handle: TableHandle, row: bytes, column: bytes) -> Command:
+    def _read_command(self, handle: TableHandle, row: bytes, column: bytes) -> Command:
         return self._client.store.command(calls.read(handle.tag(row), self.start_timestamp, row, (column,)))
 
     def _found(self, reply: list[Any]) -> _Found:
-        found = replies.read_cells(reply)
+        found = read_cells(reply)
         if found is None:
             raise self._too_old()
         cell = found.cells[0]
@@ -204,7 +202,7 @@ class LateReads(TypedReads):
         """The visible version of a cell; waits for a live lock, and resolves the lock of a dead client."""
         patience = Patience(self._client)
         while True:
-            (reply,), _ = self._ask([self._slow_read(handle, row, column)])
+            (reply,), _ = self._ask([self._read_command(handle, row, column)])
             found = self._found(reply)
             if found.version is not None:
                 return found.version
@@ -219,7 +217,7 @@ class LateReads(TypedReads):
     def history(self, table: str, row: bytes, column: str, limit: int) -> list[Version]:
         """The committed versions of a cell, newest first. Raises as `Database.history`."""
         handle = self._fixed()[table]
-        # The read resolves the lock of a dead client, which may hide a committed version.
+        # This read resolves the lock of a dead client: the lock may hide a committed version.
         self._read_cells(((table, row, column),))
         command = self._store.command(
             calls.history(handle.tag(row), row, handle.columns[column].encoded, limit)

@@ -1,10 +1,10 @@
 """Scans: the rows of a tablet between two keys, in bounded steps.
 
-The script replies with packed versions as long as the newest versions settle the read. The client unpacks the
-values, which is faster than a script for which all other clients wait.
+If the newest versions settle the read, the script replies with packed versions and the client unpacks them:
+all other clients wait while a script runs.
 
-In a tablet with a base, a step brings what the store has of its range of keys, and the base has the rest. The
-rows of both are merged while they are consumed.
+In a tablet with a base, a step brings what the store has of its range of keys: the *deltas* of rows. They are
+merged with the rows of the base while the rows are consumed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from percolator_core.base.bases import Bases, above_base
-from percolator_core.base.row_set import BaseRow
+from percolator_core.base.row_set import BaseRow, Delta
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import BaseDamaged
 from percolator_core.layout.keys import MARKER, is_internal
@@ -37,8 +37,6 @@ from percolator_core.scripts.replies import Scanned
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""
 
-Overlays: TypeAlias = dict[bytes, dict[bytes, bytes | None]]
-"""What the store has of rows above their base, by encoded column; None is a deletion."""
 
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 1 << 20
@@ -48,25 +46,24 @@ _JUDGED: Final = b"judged"
 """Precedes the cells of a whole row if the newest versions did not settle all of them."""
 
 
-class Beside(NamedTuple):
-    """What a scan reads beside its steps: cells with a lock in their way, and bases.
+class OtherReads(NamedTuple):
+    """The other reads of a scan, for what its steps do not bring.
 
-    ``slowly`` reads such a cell by table, row and encoded column.
+    ``locked`` reads a cell that a lock blocks, by table, row and encoded column.
     """
 
-    slowly: Callable[[TableHandle, bytes, bytes], Version | None]
+    locked: Callable[[TableHandle, bytes, bytes], Version | None]
     bases: Bases
 
 
 class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
-    ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: the most bytes
-    of each value to fetch, except of values that a step did not bring. ``more`` is False after the last step.
+    ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step brings
+    at most so many bytes of a value, and `OtherReads` all of them. ``more`` is False after the last step.
     """
 
     __slots__ = (
-        "_beside",
         "_columns",
         "_direction",
         "_encoded",
@@ -75,12 +72,13 @@ class TabletScan:
         "_longest",
         "_low",
         "_merged",
+        "_others",
         "_page",
         "_store_has_more",
         "_tag",
+        "deltas",
         "more",
         "rows",
-        "stored",
     )
 
     def __init__(  # noqa: PLR0917
@@ -92,7 +90,7 @@ class TabletScan:
         columns: Sequence[ColumnFields],
         page: int,
         reverse: bool,
-        beside: Beside,
+        others: OtherReads,
         cut: int | None = None,
     ) -> None:
         self._handle = handle
@@ -103,31 +101,31 @@ class TabletScan:
         self._encoded = [column.encoded for column in columns]
         self._page = page
         self._direction: Direction = "backward" if reverse else "forward"
-        self._beside = beside
+        self._others = others
         self._merged: Iterator[Row] | None = None
-        """The rows of the last step and of the base in its range that are not in ``rows`` yet."""
+        """The merged rows of the last step and the base that are not in ``rows`` yet."""
         self._store_has_more = True
         self._longest = 0 if cut is None else VERSION_HEADER + cut
         self.rows: list[Row] = []
         """The rows of the last step."""
-        self.stored: list[tuple[bytes, dict[bytes, bytes | None]]] = []
-        """What the store has of the rows of the last step, in a tablet with a base."""
+        self.deltas: list[tuple[bytes, Delta]] = []
+        """The row keys and deltas of the last step, in a tablet with a base."""
         self.more = True
 
     @property
     def reached(self) -> bytes:
-        """In a forward scan: all rows below this key have been scanned."""
+        """In a forward scan, all rows below this key have been in ``rows``."""
         if self._merged is not None and self.rows:
             return self.rows[-1][0] + b"\0"
         return self.rest[0]
 
     def step(self, at: int) -> Call[Scanned | None]:
-        """The call of the next step, at a timestamp."""
+        """Return the call of the next step, at a timestamp."""
         bounds = self._low, self._high, self._page, PAGE_BYTES
         return calls.scan(self._tag, at, *bounds, self._direction, self._longest, self._encoded)
 
-    def goes_on(self) -> bool:
-        """Set ``rows`` to the next rows of the last step, if it has more; otherwise return False."""
+    def next_page(self) -> bool:
+        """Set ``rows`` to the next rows of the last step; return False if it has no more."""
         if self._merged is None:
             return False
         reached = self.rows[-1][0]
@@ -135,9 +133,9 @@ class TabletScan:
             self._take_page(self._merged)
         except BaseDamaged:
             # The scan may have paused for so long that the files of its manifest were replaced and removed.
-            # The next step asks for the manifest of now, and finds out if the snapshot is too old.
+            # The next step asks for the present manifest, and finds out if the snapshot is too old.
             self._merged = None
-            self._go_on(b"(" + reached)
+            self._continue_from(b"(" + reached)
             return False
         return True
 
@@ -147,14 +145,14 @@ class TabletScan:
         self.more = self._merged is not None or self._store_has_more
 
     def take(self, found: Scanned) -> int:
-        """Take the reply to a step; returns the number of cells in it."""
+        """Take the reply to a step; return the number of cells in it."""
         resume, base, row_keys, cells_of_rows = found
         if base:
-            span = self._range(self._low, self._high, resume)
-            count = self.take_overlays(found)
-            self._take_page(self._above(base, self.stored, *span))
+            low, high = self._range(self._low, self._high, resume)
+            count = self.take_deltas(found)
+            self._take_page(self._above_base(base, low, high))
             return count
-        self._go_on(resume)
+        self._continue_from(resume)
         self.rows = rows = []
         cells_of = self._named if self._columns else self._whole
         count = 0
@@ -186,17 +184,17 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell from a reply of read.lua: a version, nothing, or the lock in its way."""
+        """Add a cell of a reply: a list of its version, of nothing, or of the lock that blocks it."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value
 
     def _visible(self, row: bytes, column: bytes, cell: Sequence[bytes]) -> Version | None:
         if len(cell) == 2:
-            return self._beside.slowly(self._handle, row, column)
+            return self._others.locked(self._handle, row, column)
         return unpack_version(cell[0]) if cell else None
 
-    def _go_on(self, resume: bytes) -> None:
+    def _continue_from(self, resume: bytes) -> None:
         self.more = self._store_has_more = bool(resume)
         if self._direction == "backward":
             self._high = resume
@@ -207,35 +205,34 @@ class TabletScan:
 
     @property
     def rest(self) -> tuple[bytes, bytes | None]:
-        """The first key that no step has scanned yet, and the key behind the last one, or None."""
+        """The range that no step has scanned yet: its first key, and the key behind its last one, or None."""
         return self._range(self._low, self._high, b"")
 
-    def take_overlays(self, found: Scanned) -> int:
-        """Take the reply to a step, without the base's part; returns the number of cells in it."""
+    def take_deltas(self, found: Scanned) -> int:
+        """Take the reply to a step, and do not read the base; return the number of cells in the reply."""
         resume, _, row_keys, cells_of_rows = found
-        self._go_on(resume)
-        self.stored = [
-            (row, self._overlay(row, flat)) for row, flat in zip(row_keys, cells_of_rows, strict=True)
+        self._continue_from(resume)
+        self.deltas = [
+            (row, self._delta(row, flat)) for row, flat in zip(row_keys, cells_of_rows, strict=True)
         ]
-        return sum(len(cells) for _, cells in self.stored)
+        return sum(len(delta) for _, delta in self.deltas)
 
     def _range(self, low: bytes, high: bytes, resume: bytes) -> tuple[bytes, bytes | None]:
-        """The first key of a step between two bounds, and the key behind its last one, or None."""
+        """Return the range of a step between two bounds, as `rest`; ``resume`` is of the step's reply."""
         first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
         end = None if high == b"+" else high[1:]
         if not resume:
             return first, end
         return (resume[1:], end) if self._direction == "backward" else (first, resume[1:] + b"\0")
 
-    def _overlay(self, row: bytes, flat: Sequence[Any]) -> dict[bytes, bytes | None]:
-        """What the store has of a row, by encoded column; None for a deletion, which hides the base."""
+    def _delta(self, row: bytes, flat: Sequence[Any]) -> Delta:
         pairs: Iterable[tuple[bytes, Any]]
         if self._columns:
             pairs = zip(self._encoded, flat[::2], strict=True)
         elif flat and flat[0] == _JUDGED:
             pairs = zip(flat[1::2], flat[2::2], strict=True)
         else:
-            return overlay_of(flat)
+            return delta_of(flat)
         cells: dict[bytes, bytes | None] = {}
         for column, cell in pairs:
             if type(cell) is list:
@@ -246,19 +243,13 @@ class TabletScan:
                 cells[column] = found.value
         return cells
 
-    def _above(
-        self,
-        base: bytes,
-        stored: Iterable[tuple[bytes, dict[bytes, bytes | None]]],
-        low: bytes,
-        high: bytes | None,
-    ) -> Iterator[Row]:
-        """Merge what the store has of a range of rows with the base."""
+    def _above_base(self, base: bytes, low: bytes, high: bytes | None) -> Iterator[Row]:
+        """Merge the deltas of a range of rows with the base."""
         backward = self._direction == "backward"
         where = self._handle, self._tag, base, low, high
-        below = self._beside.bases.rows(*where, self._encoded or None, reverse=backward)
-        for key, overlay, row in above_base(stored, below, reverse=backward):
-            cells = merged_cells(self._handle, overlay or {}, row)
+        below = self._others.bases.rows(*where, self._encoded or None, reverse=backward)
+        for key, delta, row in above_base(self.deltas, below, reverse=backward):
+            cells = merged_cells(self._handle, delta or {}, row)
             if cells:
                 yield key, cells
 
@@ -270,12 +261,13 @@ def scans_of_tablets(  # noqa: PLR0917
     columns: Sequence[ColumnFields],
     page: int,
     reverse: bool,
-    beside: Beside,
+    others: OtherReads,
     cut: int | None = None,
 ) -> list[TabletScan]:
-    """A scan of each tablet that may have rows from ``low`` to below ``high``; one for a single row."""
-    tags = (handle.tag(low),) if high == low + b"\0" else handle.tags
-    return [TabletScan(handle, tag, low, high, columns, page, reverse, beside, cut) for tag in tags]
+    """Return a scan of each tablet that may have rows from ``low`` to below ``high``."""
+    is_one_row = high == low + b"\0"
+    tags = (handle.tag(low),) if is_one_row else handle.tags
+    return [TabletScan(handle, tag, low, high, columns, page, reverse, others, cut) for tag in tags]
 
 
 def merged(
@@ -305,7 +297,7 @@ def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None
 
 
 def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """The cells of a row from all fields of its hash, if each newest version is visible and unlocked."""
+    """Return the cells of a row from all fields of its hash. Each newest version is visible and unlocked."""
     cells: dict[str, bytes] = {}
     fields = iter(flat)
     for field, version in zip(fields, fields, strict=True):
@@ -315,10 +307,10 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
     return cells
 
 
-def overlay_of(flat: Sequence[bytes]) -> dict[bytes, bytes | None]:
-    """What the fields of a row's hash have above its base, by encoded column; None for a deletion.
+def delta_of(flat: Sequence[bytes]) -> Delta:
+    """Return the delta of a row from all fields of its hash. Each newest version is visible and unlocked.
 
-    The marker of a typed row is included. Each newest version is visible and unlocked.
+    The marker of a typed row is included.
     """
     return {
         field[1:]: None if version[KIND] else version[VALUE]
@@ -327,11 +319,9 @@ def overlay_of(flat: Sequence[bytes]) -> dict[bytes, bytes | None]:
     }
 
 
-def merged_cells(
-    handle: TableHandle, overlay: dict[bytes, bytes | None], row: BaseRow | None
-) -> dict[str, bytes]:
-    """The cells of a row by column: those of the store above those of the base."""
-    cells = overlay if row is None else {**row.cells, **overlay}
+def merged_cells(handle: TableHandle, delta: Delta, row: BaseRow | None) -> dict[str, bytes]:
+    """Return the cells of a row by column: those of the base's row, with the delta set."""
+    cells = delta if row is None else {**row.cells, **delta}
     names = handle.by_encoded
     return {
         names.get(column) or column.decode(): value
@@ -341,7 +331,7 @@ def merged_cells(
 
 
 def at_most(limit: int | None, rows: Iterable[Row]) -> Iterator[Row]:
-    """Return the first rows, ``limit`` of them; None is all. `islice` refuses a larger number."""
+    """Return the first ``limit`` rows; None is all. `islice` refuses numbers above `sys.maxsize`."""
     return islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 

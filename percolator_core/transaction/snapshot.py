@@ -41,7 +41,7 @@ from percolator_core.transaction.scan import (
     merged,
     scans_of_tablets,
 )
-from percolator_core.transaction.write_buffer import TableWrites, merge, overlay, rows_between
+from percolator_core.transaction.write_buffer import TableWrites, merge, rows_between, with_writes
 
 _NO_WRITES: Final[dict[str, TableWrites]] = {}
 
@@ -183,7 +183,7 @@ class Snapshot(CellReads):
             if self._cache.room > 0:
                 for column, cell in cells.items():
                     self._cache.keep(handle.columns[column], key, cell)
-            return overlay(cells, self._writes.get(table, {}).get(key, {}), None)
+            return with_writes(cells, self._writes.get(table, {}).get(key, {}), None)
         wanted = list(columns)
         values = self._read_cells((table, key, column) for column in wanted)
         if wanted:
@@ -316,14 +316,14 @@ class Snapshot(CellReads):
         rows are scanned, ``cut`` limits the bytes of each value that are fetched.
         """
         fields = [handle.columns[column] for column in columns]
-        return scans_of_tablets(handle, low, high, fields, rows, False, self._beside, cut)
+        return scans_of_tablets(handle, low, high, fields, rows, False, self._other_reads, cut)
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # After a commit no scan goes on: the start of a transaction that only wrote is no snapshot.
+        # After a commit no scan may take a step: the start of a transaction that only wrote is no snapshot.
         self._must_be_open()
         at = self.start_timestamp
-        asked = [scan for scan in scans if not scan.goes_on()]
+        asked = [scan for scan in scans if not scan.next_page()]
         if not asked:
             return
         steps = [scan.step(at) for scan in asked]
@@ -364,7 +364,7 @@ class Snapshot(CellReads):
         if columns is not None and not fields:
             return
         page = first_page(limit, 1 if high == low + b"\0" else handle.tablets)
-        scans = scans_of_tablets(handle, low, high, fields, page, reverse, self._beside)
+        scans = scans_of_tablets(handle, low, high, fields, page, reverse, self._other_reads)
         yield from merged(scans, self.take_scans, limit, reverse)
 
     def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:

@@ -28,8 +28,8 @@ def rows_between(
     return [(row, handle.named(writes[row])) for row in rows]
 
 
-def overlay(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
-    """Apply the writes to a row's cells; ``wanted`` are the columns to return, None for all."""
+def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
+    """Apply the writes of ``wanted`` columns to a row's cells, and return them; None means all columns."""
     for encoded, write in writes.items():
         if write.kind == NOTIFY or is_internal(encoded):
             continue
@@ -61,6 +61,6 @@ def merge(
                 writes = found  # type: ignore[assignment]
             else:
                 cells = found  # type: ignore[assignment]
-        visible = overlay(cells, writes, wanted)
+        visible = with_writes(cells, writes, wanted)
         if visible:
             yield row, visible

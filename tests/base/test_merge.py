@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
-from percolator_core.base.merge import Delta, nothing, selected
+from percolator_core.base.merge import nothing, selected
 from percolator_core.base.reader import RowSetReader
+from percolator_core.base.row_set import Delta
 from percolator_core.base.tablet import TabletBase
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import MARKER
