@@ -1,4 +1,4 @@
-"""A cache of what was read from files, shared by threads and bounded by bytes."""
+"""A cache of objects that were read from files. Threads share it, and its bytes are bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Loading(Future[Mapping[Hashable, T]], Generic[T]):
-    """A load under way, its thread, and the keys that it loads."""
+    """A load that is under way, with its thread and the keys that it loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class HeldOnly(Generic[T]):
 
     def get_all(
         self,
-        together: Hashable,  # noqa: ARG002
+        queue: Hashable,  # noqa: ARG002
         keys: Sequence[Hashable],
         load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],  # noqa: ARG002
         size_of: Callable[[T], int],  # noqa: ARG002
@@ -55,9 +55,9 @@ class HeldOnly(Generic[T]):
 
 
 class ByteCache(Generic[T]):
-    """Values by key, the least recently used of which are forgotten when ``capacity`` bytes are exceeded.
+    """Values by key. When they exceed ``capacity`` bytes, the least recently used ones are forgotten.
 
-    A value that is larger than the capacity is returned and not kept.
+    A value that is larger than the capacity is returned, but not kept.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -71,9 +71,9 @@ class ByteCache(Generic[T]):
     def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return the value of ``key``; load it if it is not here.
 
-        Threads that want a value while another one loads it wait for that load. If the load fails, they get
-        its exception; if it is interrupted, one of them loads. A signal handler or finalizer of the thread
-        that loads does not wait for it, but loads for itself.
+        While one thread loads a value, other threads that want it wait. If the load fails, they get its
+        exception; if it is interrupted, one of them loads the value. A signal handler or finalizer that
+        interrupts the loading thread does not wait: it loads the value for itself.
         """
         found = self.held(key)
         if found is not None:
@@ -82,15 +82,15 @@ class ByteCache(Generic[T]):
 
     def get_all(
         self,
-        together: Hashable,
+        queue: Hashable,
         keys: Sequence[Hashable],
         load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],
         size_of: Callable[[T], int],
     ) -> Mapping[Hashable, T]:
-        """Return the values of ``keys``, as `get`; ``load`` is called once with those that are not here.
+        """Return the values of ``keys``, as `get`; ``load`` is called once with the keys that are not here.
 
-        Calls with the same ``together`` load one after another. A call does not fail because the load of
-        other keys failed.
+        Calls with the same ``queue`` load one after another. If the load of other keys fails, a waiting call
+        loads its own.
         """
         mine: _Loading[T] = _Loading()
         found: dict[Hashable, T] = {}
@@ -101,7 +101,7 @@ class ByteCache(Generic[T]):
                     missing = [key for key in keys if key not in found]
                     if not missing:
                         return found
-                    loading = self._loading.setdefault(together, mine)
+                    loading = self._loading.setdefault(queue, mine)
                 if loading is mine:
                     mine.keys = missing
                     return {**found, **self._load(missing, mine, load, size_of)}
@@ -115,8 +115,8 @@ class ByteCache(Generic[T]):
                     if loading.keys == missing:
                         raise
         finally:
-            if self._loading.get(together) is mine:
-                del self._loading[together]
+            if self._loading.get(queue) is mine:
+                del self._loading[queue]
             mine.cancel()  # does nothing if it has a result
 
     def held(self, key: Hashable) -> T | None:
@@ -167,7 +167,7 @@ class ByteCache(Generic[T]):
     def _keep(self, key: Hashable, value: T, size: int) -> None:
         if size > self.capacity:
             return
-        # A signal handler or finalizer may have kept it since it was found missing.
+        # A signal handler or finalizer may have kept the value after it was found missing.
         _, before = self._values.get(key, (None, 0))
         self._values[key] = value, size
         self.size += size - before

@@ -1,4 +1,7 @@
-"""Decoded columns of a row group, for reads of single rows: a value costs a fraction of that of its array."""
+"""Columns of a row group, for reads of single values.
+
+A value is decoded from the column's buffers. That takes a fraction of the time of an Arrow scalar.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _STEP: Final = 8
-"""A search first looks at every so many keys, which are Python objects: their comparison is fast."""
+"""Every eighth key is kept as a Python object. A search looks at these first, because that is fast."""
 
 _KEY_BYTES: Final = 60
-"""Estimated memory of such an object, without the key."""
+"""Estimated memory of such an object, without the key's own bytes."""
 
 _VIEW_BYTES: Final = 500
-"""Estimated memory of the objects around an array."""
+"""Estimated memory of the objects that belong to one array."""
 
 _SIGN: Final = 1 << 63
 _ALL: Final = (1 << 64) - 1
@@ -44,8 +47,8 @@ class Keys(Sequence[bytes]):
 
     def find(self, key: bytes) -> int:
         """Return the first position of a key, or -1."""
-        behind, count = bisect_left(self._some, key) * _STEP, self._count
-        position = bisect_left(self, key, max(0, behind - _STEP), min(behind, count))
+        end, count = bisect_left(self._some, key) * _STEP, self._count
+        position = bisect_left(self, key, max(0, end - _STEP), min(end, count))
         return position if position < count and self[position] == key else -1
 
     @property
@@ -60,7 +63,7 @@ class Keys(Sequence[bytes]):
 
 
 class Values:
-    """A column of encoded values in Arrow's form."""
+    """A column from which single values are read in the encoding of the store."""
 
     __slots__ = ("_read", "array")
 
@@ -69,7 +72,7 @@ class Values:
         self._read: Callable[[int], bytes | None] | None = None
 
     def value(self, kind: ColumnType, position: int) -> bytes | None:
-        """Return an encoded value; None means null. ``kind`` is the type of the column, always the same."""
+        """Return an encoded value; None means null. ``kind`` is the type of the column in every call."""
         read = self._read
         if read is None:
             read = self._read = _reader(kind, self.array)

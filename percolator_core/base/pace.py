@@ -15,15 +15,15 @@ ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
 _SHORTER: Final = 4
-"""The steps beside other clients are so many times as short: a commit waits until a step ends."""
+"""Beside other clients, the rows of a step are divided by this number: a commit waits until a step ends."""
 
 
 class Pace:
     """Makes pauses between the steps of a maintainer, so that other clients and readers are served.
 
-    ``rate`` is the most bytes a second that are written to files; None is no limit. ``share`` is the part of
-    the time, above 0 and at most 1, in which the store works for this maintainer. ``between`` is called
-    between two steps, and may raise an exception to end the work.
+    ``rate`` is the most bytes per second that are written to files; None is no limit. ``share`` is the part
+    of the time, above 0 and at most 1, in which the store works for this maintainer. ``between`` is called
+    after each step, and during pauses; it may raise an exception to end the work.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Pace:
         self._between = between
 
     def rows(self, most: int) -> int:
-        """Return the rows of a step: ``most``, or fewer if other clients have a share of the time."""
+        """Return how many rows a step has: ``most``, or fewer if other clients have a share of the time."""
         return most if self._share == ALL else max(1, most // _SHORTER)
 
     def run(self, call: Call[T]) -> T:
@@ -54,7 +54,7 @@ class Pace:
         self._pause(size / self._rate if self._rate else 0.0)
 
     def _pause(self, seconds: float) -> None:
-        # In short parts: a lease has to be renewed meanwhile.
+        # In short parts, because a lease has to be renewed during a pause.
         self._between()
         while seconds > 0:
             self._store.sleep(min(seconds, 1.0))

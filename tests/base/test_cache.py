@@ -149,7 +149,7 @@ def test_values_are_loaded_at_once_but_for_those_that_are_here_or_on_their_way()
     found: list[list[str]] = []
 
     def get(*keys: str) -> None:
-        some = cache.get_all("together", keys, load, len)
+        some = cache.get_all("queue", keys, load, len)
         found.append([some[key] for key in keys])
 
     threads = [threading.Thread(target=get, args=("a", "b"))]

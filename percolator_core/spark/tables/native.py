@@ -2,8 +2,8 @@
 
 The row sets of a base are Parquet files, so Spark reads them without Python: only the columns that a query
 needs, with its predicates and the statistics of row groups. The *delta* of a row is the part of it that the
-store has. This module reads the deltas and joins them on by row key. Spark broadcasts them to all tasks, so
-the source ``percolator`` reads tables with many rows in the store instead.
+store has. This module reads the deltas and joins them to the rows of the base by row key. Spark broadcasts
+the deltas to all tasks, so the source ``percolator`` reads tables with many rows in the store.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_DELTAS: Final = 200_000
-"""The most rows in the store of a table that Spark reads: the deltas are broadcast to all tasks."""
+"""The most rows in the store of a table that Spark reads. The source ``percolator`` reads other tables."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
 }
-"""They override the session's settings, which could skip lost files, or shift times before 1900."""
+"""Options that override the session's settings, which could skip lost files or shift times before 1900."""
 
 _PATTERN: Final = frozenset("*?[]{}\\")
 """Characters that make a path a pattern for Spark."""
@@ -51,7 +51,7 @@ _VALUE: Final = "delta.value."
 _HAS: Final = "delta.has."
 _FILE: Final = "removed.file"
 _POSITION: Final = "removed.position"
-"""Columns of the joined DataFrames; no column of a row set has these names."""
+"""Columns of the DataFrames that are joined to the base; no column of a row set has these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ def read_native(
     columns: Sequence[Column],
     bound: Bound | None,
 ) -> DataFrame | None:
-    """Return the rows of a typed table at a snapshot; None if the source has to read the table.
+    """Return the rows of a typed table at a snapshot; None if the source ``percolator`` has to read them.
 
-    The DataFrame can be used for an hour: replaced files of a base are removed after that time.
+    The DataFrame can be used for an hour. After that time, files that the base no longer needs are removed.
 
     Raises the errors of a select.
     """
@@ -156,18 +156,22 @@ class _Table:
         return rows.join(functions.broadcast(removed), same, "left_anti")
 
     def deltas(self, spark: SparkSession, parts: _Parts) -> DataFrame:
-        """Return the deltas: of each column the value, and if the store has it; and if the row is removed."""
+        """Return the deltas, one row for each.
+
+        A delta has the value of each column, True if the store has this value, True if the row is removed,
+        and True if only the store has the row.
+        """
         pa = pyarrow()
         from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
 
         keys = pa.array(parts.deltas, pa.binary())
         cells: dict[bytes, tuple[list[int], list[bytes | None]]] = defaultdict(lambda: ([], []))
-        for place, delta in enumerate(parts.deltas.values()):
+        for position, delta in enumerate(parts.deltas.values()):
             for column, value in delta.items():
-                places, values = cells[column]
-                places.append(place)
+                positions, values = cells[column]
+                positions.append(position)
                 values.append(value)
-        removed = [place for place, value in zip(*cells[MARKER], strict=True) if value is None]
+        removed = [position for position, value in zip(*cells[MARKER], strict=True) if value is None]
         arrays = {
             _KEY: keys,
             _REMOVED: _true_at(removed, len(keys)),
@@ -176,13 +180,13 @@ class _Table:
         of_keys = KeyParts(self.handle.definition, keys)
         for one in self.columns:
             if self._is_value(one):
-                places, values = cells[one.stored.encode()]
-                has = _true_at(places, len(keys))
+                positions, values = cells[one.stored.encode()]
+                has = _true_at(positions, len(keys))
                 arrays[_HAS + one.stored] = has
                 arrays[_VALUE + one.stored] = _spread(of_values(column_type(one.type), values), has)
             else:
                 arrays[_VALUE + one.stored] = of_keys.column(one.name)
-        number = self._number_of_key
+        number = self._number_key
         if number is not None:
             arrays[_VALUE + number.stored] = of_keys.column(number.name)
         return spark.createDataFrame(pa.table(arrays))
@@ -191,7 +195,7 @@ class _Table:
         """Return the rows of the base with their deltas set, and the rows that only the store has."""
         from pyspark.sql import functions
 
-        # Conditions are texts: each step that makes a Column is a call of the other process.
+        # Expressions are SQL texts: each operation on Column objects would be a call to Spark's own process.
         changed, fresh = [], []
         for one in self.columns:
             base, delta = _quoted(column_name(one)), _quoted(_VALUE + one.stored)
@@ -199,7 +203,7 @@ class _Table:
             if self._is_value(one):
                 base = f"if({_quoted(_HAS + one.stored)}, {delta}, {base})"
             changed.append(_named(one, base))
-        number = self._number_of_key
+        number = self._number_key
         pair = (KEY, _KEY) if number is None else (column_name(number), _VALUE + number.stored)
         same = functions.expr(" = ".join(map(_quoted, pair)))
         kept = f"coalesce(not {_quoted(_REMOVED)}, true)"
@@ -210,36 +214,36 @@ class _Table:
         return column.name not in self.handle.definition.key
 
     @property
-    def _number_of_key(self) -> Column | None:
-        """The column of a key of one number: Spark finds numbers faster than bytes."""
+    def _number_key(self) -> Column | None:
+        """The key's column if the key is one integer, otherwise None: Spark joins by numbers faster."""
         [first, *more] = self.handle.definition.key_columns
         return first if not more and first.type == "int" else None
 
 
-def _true_at(places: Sequence[int], length: int) -> pa.BooleanArray:
-    """Return a column that is True at the places, else False."""
+def _true_at(positions: Sequence[int], length: int) -> pa.BooleanArray:
+    """Return a column that is True at the positions, and otherwise False."""
     import numpy as np
 
     found = np.zeros(length, bool)
-    found[places] = True
+    found[positions] = True
     return pyarrow().array(found)
 
 
-def _spread(values: pa.Array, places: pa.BooleanArray) -> pa.Array:
-    """Return a column with the values at the places that are True, and nulls at the others."""
+def _spread(values: pa.Array, has: pa.BooleanArray) -> pa.Array:
+    """Return a column with the next value where ``has`` is True, and null where it is False."""
     pa = pyarrow()
     from pyarrow import compute
 
-    return compute.replace_with_mask(pa.nulls(len(places), values.type), places, values)
+    return compute.replace_with_mask(pa.nulls(len(has), values.type), has, values)
 
 
 def _quoted(name: str) -> str:
-    """Return the name of a column as SQL; it may have dots and backticks."""
+    """Return the name of a column as SQL; the name may have dots and backticks."""
     return f"`{name.replace('`', '``')}`"
 
 
 def _named(column: Column, expression: str) -> SparkColumn:
-    """Return an expression under the column's name in the table; `Column.missing` replaces nulls."""
+    """Return an SQL expression under the column's name in the table; `Column.missing` replaces nulls."""
     from pyspark.sql import functions
 
     value = functions.expr(expression)
@@ -259,7 +263,7 @@ def _literal(column: Column, encoded: bytes) -> SparkColumn:
 def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
     """Return a predicate as a condition of Spark on the columns of the table.
 
-    Spark's rules equal those of `Bound.holds`: SQL's logic of nulls, text in the order of its bytes, and NaN
+    Spark and `Bound.holds` have the same rules: SQL's logic of nulls, text in the order of its bytes, and NaN
     equal to itself and above all numbers.
     """
     from pyspark.sql import functions
