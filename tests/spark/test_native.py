@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,11 +17,12 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from percolator_core import Database, Hash, PrimaryKey, Table, connect
+from percolator_core import Database, Hash, PrimaryKey, SnapshotTooOld, Table, connect
 from percolator_core.schema.expression import parse
 from percolator_core.schema.predicates import bind
 from percolator_core.spark import read_table, snapshot_views
 from percolator_core.spark.tables import native
+from tests.servers.plain import commit_of, die
 from tests.spark.tables import Document
 
 if TYPE_CHECKING:
@@ -176,6 +181,69 @@ def test_keys_of_one_number(
         found = read_table(session, url, "numbered", **options)
         assert found.count() == len(expected)
         assert rows_of(found) == rows_of(read_table(session, url, "numbered", partitions=2, **options))
+
+
+def change_numbers(db: Database, chance: random.Random) -> None:
+    """Change some rows in one transaction, whose client may die before or after the commit point."""
+    t = db.transaction()
+    for number in chance.sample(range(-8, 8), chance.randrange(1, 4)):
+        value, name = chance.choice([None, number]), chance.choice(["", "new", "x" * (1 << 19)])
+        if chance.randrange(3) or t.find(Numbered, id=number) is None:
+            t.upsert(Numbered(id=number, value=value, name=name))
+        elif chance.randrange(2):
+            t.update(Numbered, id=number, value=value)
+        else:
+            t.remove(Numbered, id=number)
+    if chance.randrange(4):
+        t.commit()
+        return
+    commit = commit_of(t)
+    commit_ts = commit.prewrite()
+    if chance.randrange(2):
+        commit.commit_primary(commit_ts)
+    die(db)
+
+
+@pytest.mark.usefixtures("native_only")
+def test_reads_beside_writers_flushes_and_the_locks_of_dead_clients(
+    session: SparkSession, url: str, tmp_path: Path
+) -> None:
+    chance, namespace, ended = random.Random(3), uuid4().hex, threading.Event()
+
+    def write() -> None:
+        own = random.Random(4)
+        while not ended.is_set():
+            with connect(url, namespace) as other, suppress(SnapshotTooOld):
+                change_numbers(other, own)
+
+    def flush() -> None:
+        own = random.Random(5)
+        with connect(url, namespace) as other:
+            while not ended.is_set():
+                other.flush(Numbered, everything=own.random() < 0.5, share=own.choice([0.9, 1.0]))
+                other.compact(Numbered)
+
+    with connect(url, namespace) as db, ThreadPoolExecutor() as threads:
+        db.create_table(Numbered)
+        db.set_base(Numbered, f"file://{tmp_path}/base", cold_after=timedelta(0))
+        running = [threads.submit(write), threads.submit(flush)]
+        read = 0
+        try:
+            while read < 4:
+                # A flush may have chosen its safe point before the snapshot was pinned.
+                with suppress(SnapshotTooOld), db.snapshot() as snapshot:
+                    at = snapshot.start_timestamp
+                    time.sleep(chance.random())
+                    columns = chance.choice([["id", "value", "name"], ["value", "id"], ["id"]])
+                    options: dict[str, Any] = {"namespace": namespace, "columns": columns, "at": at}
+                    found = read_table(session, url, "numbered", **options).collect()
+                    expected = list(snapshot.select("numbered", columns=columns))
+                    assert sorted(map(repr, expected)) == sorted(repr(row.asDict()) for row in found)
+                    read += 1
+        finally:
+            ended.set()
+        for one in running:
+            one.result()
 
 
 @pytest.mark.usefixtures("native_only")
