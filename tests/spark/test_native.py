@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from percolator_core import Database, Hash, PrimaryKey, SnapshotTooOld, Table, connect
@@ -244,6 +245,17 @@ def test_reads_beside_writers_flushes_and_the_locks_of_dead_clients(
             ended.set()
         for one in running:
             one.result()
+
+
+def test_a_read_of_no_columns_is_refused_as_by_the_source(session: SparkSession, db: Database) -> None:
+    messages = set()
+    for partitions in (None, 4):
+        with pytest.raises(AnalysisException) as refused:
+            read_table(
+                session, db.url, "documents", namespace=db.namespace, columns=[], partitions=partitions
+            )
+        messages.add(str(refused.value).partition("\n")[0])
+    assert len(messages) == 1
 
 
 @pytest.mark.usefixtures("native_only")

@@ -54,7 +54,7 @@ def read_table(
         BaseDamaged: a file of the base is missing or damaged; restore the file.
         ConfigurationError: ``where`` cannot be written as a text; filter the DataFrame instead.
     """
-    if partitions is None:
+    if partitions is None and (columns is None or columns):  # the source refuses a read of no columns
         native = _native(spark, url, namespace, table, columns, where, at)
         if native is not None:
             return native
