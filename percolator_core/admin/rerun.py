@@ -29,7 +29,7 @@ from percolator_core.base.tablet import version_of
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
-from percolator_core.layout.records import DELETE, Version, Write, unpack_version
+from percolator_core.layout.records import DELETE, Version, unpack_version
 from percolator_core.notifications.activation import active
 from percolator_core.scripts import calls
 from percolator_core.transaction.scan import PAGE_BYTES
@@ -292,7 +292,7 @@ class _Rerun:
                 for row, _ in chosen:
                     # The deletion is written even if there is no acknowledgement. So a first run that is
                     # under way conflicts, and is repeated.
-                    t.write(place.handle.name, row, place.acked, Write(DELETE, b""))
+                    t.write(place.handle.name, row, place.acked, (DELETE, b""))
         unknown = sum(_is_unknown(versions) for _, versions in chosen)
         return _Taken(len(cells), [row for row, _ in chosen], resume, unknown)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 MAX_TIMESTAMP: Final = 2**53 - 1
 """Newest timestamp, in microseconds: a Lua number holds integers below 2**53 exactly."""
@@ -87,11 +87,8 @@ LOCK_MARK: Final = b"l"
 """First byte of a cell's two fields in its row's hash (`_layout.lua`)."""
 
 
-class Write(NamedTuple):
-    """One buffered write: its kind, and the value, which is empty unless the kind is PUT."""
-
-    kind: int
-    value: bytes
+Write: TypeAlias = tuple[int, bytes]
+"""One buffered write: its kind, and the value, which is empty unless the kind is PUT."""
 
 
 @dataclass(frozen=True, slots=True)

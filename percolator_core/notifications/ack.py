@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from percolator_core.layout.acknowledgements import Ack, TracedWrite
 from percolator_core.layout.keys import acknowledgement, is_internal
-from percolator_core.layout.records import PUT, Cell, Write
+from percolator_core.layout.records import PUT, Cell
 from percolator_core.notifications.dirty import Lease
 from percolator_core.scripts.calls import Mode
 from percolator_core.transaction.transaction import Transaction
@@ -36,7 +36,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         if done is None and observed.is_of_base:
             return None
         timestamp = observed.commit_ts
-    transaction.write(lease.table, lease.row, acked, Write(PUT, value))
+    transaction.write(lease.table, lease.row, acked, (PUT, value))
     return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)
 
 
@@ -48,4 +48,4 @@ def trace(transaction: Transaction, lease: Lease, revision: int) -> None:
         for one in transaction.mutations()
         if not is_internal(one.column)
     )
-    transaction.write(lease.table, lease.row, acked, Write(PUT, Ack.of(revision, writes).pack()))
+    transaction.write(lease.table, lease.row, acked, (PUT, Ack.of(revision, writes).pack()))

@@ -97,7 +97,7 @@ class Hub:
                 exchange.caller = caller
             self._queue.parked += exchanges
             for exchange in exchanges:
-                self._queue.load += OVERHEAD + sum(map(len, exchange.packed))
+                self._queue.load += OVERHEAD + exchange.size
             self.loop.switch()
         finally:
             task.awaiting = None

@@ -45,7 +45,7 @@ def is_collecting() -> bool:
 
     While a finalizer of another thread waits, the collector does not end. This thread may go on meanwhile.
     """
-    return threading.get_ident() in collecting
+    return bool(collecting) and threading.get_ident() in collecting
 
 
 _lock = process.Lock()

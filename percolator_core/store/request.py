@@ -87,12 +87,16 @@ class Exchange:
         # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
         # This repeats `pack` in line.
         self.packed: list[bytes] = []
+        size = 0
         for command in commands:
             if type(command) is not bytes:
                 if command[0] not in BYTES_ONLY:
                     command = tuple([b"%d" % part if type(part) is int else part for part in command])  # noqa: PLW2901
                 command = pack_command(command)  # type: ignore[arg-type]  # noqa: PLW2901
             self.packed.append(command)
+            size += len(command)
+        self.size = size
+        """The bytes of all commands."""
         self.stamp = stamp
         self.slot = slot
         """The slot of a cluster to which the commands go."""

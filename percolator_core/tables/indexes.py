@@ -26,8 +26,8 @@ from percolator_core.schema.types import column_type, shown
 _COMPILED: Final = "indexes"
 """The key of a table's indexes in `TableHandle.bindings`."""
 
-GONE: Final = Write(DELETE, b"")
-HERE: Final = Write(PUT, b"")
+GONE: Final = (DELETE, b"")
+HERE: Final = (PUT, b"")
 """The writes that remove a cell, and that set a cell without a value, such as the marker of a row."""
 
 Cells: TypeAlias = Mapping[str, bytes | None]
@@ -124,7 +124,7 @@ class Move:
             t.put(self.table, entry, self.table.marker.encoded, HERE if here else GONE)
             if self.index.rule.unique:
                 holder = holder_of(self.table)
-                t.put(self.table, entry, holder.encoded, Write(PUT, self.row) if here else GONE)
+                t.put(self.table, entry, holder.encoded, (PUT, self.row) if here else GONE)
 
 
 def moves(  # noqa: PLR0917

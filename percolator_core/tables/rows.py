@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import RowExists, RowNotFound
-from percolator_core.layout.records import PUT, Write
+from percolator_core.layout.records import PUT
 from percolator_core.tables.indexes import (
     GONE,
     HERE,
@@ -174,6 +174,6 @@ def write(  # noqa: PLR0917
     if is_new:
         t.put(handle, row, handle.marker.encoded, HERE)
     for name, value in cells.items():
-        t.put(handle, row, handle.columns[name].encoded, GONE if value is None else Write(PUT, value))
+        t.put(handle, row, handle.columns[name].encoded, GONE if value is None else (PUT, value))
     for move in planned:
         move.write(t)

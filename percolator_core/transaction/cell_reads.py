@@ -257,7 +257,8 @@ class CellReads(LateReads):
         if self._writes:
             own = self._writes.get(handle.name, {}).get(row, {}).get(column.encoded)
             if own is not None:
-                return own.value if own.kind == PUT else None
+                kind, written = own
+                return written if kind == PUT else None
         cache = self._cache
         cells = cache.get(column)
         if cells is None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeVar
+from zlib import crc32
 
 from percolator_core.catalog.catalog import CHANGED
+from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import (
     CommitUndetermined,
     LockTimeout,
@@ -31,40 +33,26 @@ from percolator_core.scripts.calls import Call, Role
 from percolator_core.scripts.replies import Committed, Fate, Prewritten
 from percolator_core.store import OutcomeOpenError
 from percolator_core.store.packing import NUMBERS
+from percolator_core.transaction import write_set
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Resolver, settling
+from percolator_core.transaction.write_buffer import TableWrites
+from percolator_core.transaction.write_set import (
+    Mutation,
+    bounded_calls,
+    in_batches,
+    tags_and_cells,
+    versions_of,
+)
 
 T = TypeVar("T")
 D = TypeVar("D", Prewritten, Committed, Fate)
 
-CELLS_PER_CALL: Final = 1000
-BYTES_PER_CALL: Final = 4 << 20
-"""Bounds of one prewrite call: all other clients wait while a script runs."""
-
-CALLS_PER_BATCH: Final = 64
-CELLS_PER_BATCH: Final = 16_000
-BYTES_PER_BATCH: Final = 32 << 20
-"""Bounds of the prewrites that are sent together: the client has two copies of them while it sends.
-
-A long commit refreshes its primary lock between two batches.
-"""
-
-assert len(NUMBERS) > CELLS_PER_CALL  # `tags_and_cells` looks up the positions of tags there, counted from 1
+_PARTS: Final = 5
+"""The arguments of a cell that is prewritten."""
 
 _LOCK_ROUNDS: Final = 8
 """Most dead transactions whose locks one commit resolves before it gives up."""
-
-
-class Mutation(NamedTuple):
-    """One write, with the tag of its tablet, and the version of the table definition at the time of `set`."""
-
-    tag: bytes
-    table: str
-    row: bytes
-    column: bytes
-    kind: int
-    value: bytes
-    version: bytes = b""
 
 
 class _Refused(Exception):
@@ -95,11 +83,14 @@ class Commit:
         """True if one call prewrites and commits everything; else there are two phases."""
         self._fresh_at = 0.0
 
-    def run(self) -> int:
-        """Commit and return the commit timestamp. Raises as `Transaction.commit`."""
+    def run(self, refused: tuple[Prewritten, bool] | None = None) -> int:
+        """Commit and return the commit timestamp. Raises as `Transaction.commit`.
+
+        ``refused`` is the outcome of a first attempt, by `decisively`, which did not commit.
+        """
         try:
             if self.in_one_call:
-                return self.one_phase()
+                return self.one_phase(refused)
             commit_ts = self.commit_primary(self.prewrite())
         except TransactionConflict as conflict:
             if conflict.reason == CHANGED:
@@ -108,12 +99,13 @@ class Commit:
         self.commit_secondaries(commit_ts)
         return commit_ts
 
-    def one_phase(self) -> int:
-        """Prewrite and commit in one call, for a write set that fits into it."""
+    def one_phase(self, refused: tuple[Prewritten, bool] | None = None) -> int:
+        """Prewrite and commit in one call, for a write set that fits into it. ``refused`` as for `run`."""
         call = self.calls[0]
+        first = [] if refused is None else [refused]
 
         def attempt() -> int:
-            reply, repeated = self._decisively(self.prewrite_call(call, "both"))
+            reply, repeated = first.pop() if first else self._decisively(self.prewrite_call(call, "both"))
             if repeated and reply[0] != "committed":
                 # The server may not have read the first copy yet. After a rollback at the primary it refuses
                 # a copy that arrives late.
@@ -201,7 +193,7 @@ class Commit:
                 writes = ([one for one in call if one.kind != NOTIFY] for call in self.calls)
                 ours = [tags_and_cells(call, values=False) for call in writes if call]
                 settle = [settling(self._client, fate, start_ts, *one) for one in ours]
-                self._client.store.call_many(settle, CALLS_PER_BATCH)
+                self._client.store.call_many(settle, write_set.CALLS_PER_BATCH)
                 return
         raise TransactionConflict(mutation.table, mutation.row, decode_column(mutation.column), reason)
 
@@ -233,7 +225,7 @@ class Commit:
         """The prewrite of one of ``calls``; the role ``both`` also commits it."""
         client, primary = self._client, self.primary
         tags, cells = tags_and_cells(call, values=True)
-        versions = _versions(call)
+        versions = versions_of(call)
         if role == "both":
             oracle = (client.store.keyspace.oracle,)
             return calls.prewrite(tags, oracle, role, self.start_ts, cells, (), versions)
@@ -250,30 +242,7 @@ class Commit:
         return calls.commit(tags, oracle, role, self.start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
-        """Send a call that may be the commit point; returns the reply, and True if it was sent again.
-
-        A second copy of the call is harmless, so the outcome stays open only if the store does not answer at
-        all. ``repeated`` is True if an earlier request has already left the outcome open.
-        """
-        oracle, store = self._client.oracle, self._client.store
-        seen = oracle.seen
-        try:
-            decision = store.decide(store.command(call), then_timestamp=self._restock)
-        except OutcomeOpenError as error:
-            raise CommitUndetermined(self.start_ts) from error.__cause__
-        except PercolatorError as error:
-            if repeated:
-                raise CommitUndetermined(self.start_ts) from error
-            raise
-        answer, is_repeated, timestamp, is_durable = decision
-        if timestamp > seen:
-            oracle.spares.append((timestamp, time.monotonic(), process.pid))
-        reply = call[-1](answer)
-        if commit_ts := reply[1]:
-            if not is_durable:
-                raise CommitUndetermined(self.start_ts)  # a failover may undo the commit
-            oracle.seen = max(oracle.seen, commit_ts)
-        return reply, is_repeated
+        return decisively(self._client, self.start_ts, call, restock=self._restock, repeated=repeated)
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
         """Raise if a prewrite call was refused; returns the commit timestamp in one phase, else 0."""
@@ -292,6 +261,80 @@ class Commit:
         raise _Refused(call[cell], outcome, lock)
 
 
+def commit_at_once(
+    client: Client,
+    start_ts: int,
+    writes: Mapping[str, TableWrites],
+    handles: Mapping[str, TableHandle],
+    *,
+    restock: bool,
+) -> tuple[Prewritten, bool] | None:
+    """Prewrite and commit a small write set in one call, without an object for each write.
+
+    ``writes`` are those to each table, and ``handles`` those of the tables. Return the outcome as
+    `decisively`; `Commit.run` takes over after a refusal. None if the write set has to be divided, or its
+    first write is a notification. The call is that of `Commit.one_phase`, with the cells in the same order.
+    """
+    if client.one_call_a_tablet:
+        return None
+    tags: dict[bytes, bytes] = {}
+    versions: list[bytes] = []
+    cells: list[bytes] = []
+    size = 0
+    for table, rows in writes.items():
+        handle = handles[table]
+        place = handle.place
+        for row, columns in rows.items():
+            # This repeats `TableHandle.tag` in line, because each commit takes this path.
+            tag = handle.tags[crc32(row) % handle.tablets if place is None else place(row)]
+            position = tags.get(tag)
+            if position is None:
+                if len(versions) == write_set.CELLS_PER_CALL:
+                    return None
+                position = tags[tag] = NUMBERS[len(versions) + 1]
+                versions.append(handle.version)
+            for column, (kind, value) in columns.items():
+                cells += (position, row, column, NUMBERS[kind], value)
+                size += len(row) + len(column) + len(value)
+            if size > write_set.BYTES_PER_CALL or len(cells) > _PARTS * write_set.CELLS_PER_CALL:
+                return None
+    if cells[3] == NUMBERS[NOTIFY]:
+        return None
+    oracle = (client.store.keyspace.oracle,)
+    call = calls.prewrite([*tags], oracle, "both", start_ts, cells, (), b",".join(versions))
+    return decisively(client, start_ts, call, restock=restock)
+
+
+def decisively(
+    client: Client, start_ts: int, call: Call[D], *, restock: bool, repeated: bool = False
+) -> tuple[D, bool]:
+    """Send a call that may be the commit point; returns the reply, and True if it was sent again.
+
+    A second copy of the call is harmless, so the outcome stays open only if the store does not answer at all.
+    If ``restock``, a spare timestamp for another transaction is fetched, too. ``repeated`` is True if an
+    earlier request has already left the outcome open.
+    """
+    oracle, store = client.oracle, client.store
+    seen = oracle.seen
+    try:
+        decision = store.decide(store.command(call), then_timestamp=restock)
+    except OutcomeOpenError as error:
+        raise CommitUndetermined(start_ts) from error.__cause__
+    except PercolatorError as error:
+        if repeated:
+            raise CommitUndetermined(start_ts) from error
+        raise
+    answer, is_repeated, timestamp, is_durable = decision
+    if timestamp > seen:
+        oracle.spares.append((timestamp, time.monotonic(), process.pid))
+    reply = call[-1](answer)
+    if commit_ts := reply[1]:
+        if not is_durable:
+            raise CommitUndetermined(start_ts)  # a failover may undo the commit
+        oracle.seen = max(oracle.seen, commit_ts)
+    return reply, is_repeated
+
+
 def notify(client: Client, mutations: list[Mutation]) -> int:
     """Commit a write set that has only notifications; returns the commit timestamp.
 
@@ -302,7 +345,7 @@ def notify(client: Client, mutations: list[Mutation]) -> int:
     notifications = []
     for call in bounded_calls(mutations, client.one_call_a_tablet):
         tags, cells = tags_and_cells(call, values=False)
-        notifications.append(calls.notify(tags, cells, _versions(call)))
+        notifications.append(calls.notify(tags, cells, versions_of(call)))
     notified, timestamp = client.oracle.then_timestamp(notifications)
     if not all(notified):
         _catch_up(client, mutations)
@@ -322,79 +365,3 @@ def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
             client.finish_schema_change(name, version)
         except LockTimeout:
             pass  # the caller's next attempt tries again
-
-
-def bounded_calls(mutations: list[Mutation], one_a_tablet: bool) -> list[list[Mutation]]:
-    """The write set in calls of bounded size, the primary's call first."""
-    if len(mutations) == 1:
-        return [mutations]
-    groups: Iterable[Sequence[Mutation]] = (mutations,)
-    if one_a_tablet:
-        by_tag: dict[bytes, list[Mutation]] = {}
-        for mutation in mutations:
-            by_tag.setdefault(mutation.tag, []).append(mutation)
-        groups = by_tag.values()
-    return [call for group in groups for call in in_calls(group, _weight, CELLS_PER_CALL)]
-
-
-def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The items in groups of at most ``most`` items and `BYTES_PER_CALL` bytes; a larger item is alone."""
-    call: list[T] = []
-    size = 0
-    for item in items:
-        one = weight(item)
-        if call and (len(call) >= most or size + one > BYTES_PER_CALL):
-            yield call
-            call, size = [], 0
-        call.append(item)
-        size += one
-    if call:
-        yield call
-
-
-def tags_and_cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
-    """The tags of a call, and its cells as arguments of a script, each with the position of its tag."""
-    tags: dict[bytes, bytes] = {}
-    cells: list[bytes] = []
-    for tag, _, row, column, kind, value, _ in call:
-        position = tags.setdefault(tag, NUMBERS[len(tags) + 1])
-        if values:
-            cells += (position, row, column, NUMBERS[kind], value)
-        else:
-            cells += (position, row, column, NUMBERS[kind])
-    return list(tags), cells
-
-
-def _versions(call: Sequence[Mutation]) -> bytes:
-    """The versions of the table definitions of a call, one a tag, in the order of `tags_and_cells`."""
-    if len(call) == 1:
-        return call[0].version
-    return b",".join({mutation.tag: mutation.version for mutation in call}.values())
-
-
-def in_batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
-    """The calls in batches of bounded size."""
-    batch: list[list[Mutation]] = []
-    cells = size = 0
-    for call in calls:
-        weight = sum(map(_weight, call))
-        is_over = cells + len(call) > CELLS_PER_BATCH or size + weight > BYTES_PER_BATCH
-        if batch and (is_over or len(batch) >= CALLS_PER_BATCH):
-            yield batch
-            batch, cells, size = [], 0, 0
-        batch.append(call)
-        cells += len(call)
-        size += weight
-    yield batch
-
-
-def _weight(mutation: Mutation) -> int:
-    return len(mutation.value) + len(mutation.row) + len(mutation.column)
-
-
-def primary_first(mutations: list[Mutation]) -> list[Mutation]:
-    """The mutations with a possible primary in front: not a notification, which leaves no version."""
-    for position, mutation in enumerate(mutations):
-        if mutation.kind != NOTIFY:
-            return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
-    return mutations

@@ -133,7 +133,8 @@ class Snapshot(CellReads):
         if self._writes:
             own = self._writes.get(table, {}).get(row, {}).get(fields.encoded)
             if own is not None:
-                return own.value if own.kind == PUT else None
+                kind, written = own
+                return written if kind == PUT else None
         cells = cache[fields]
         known: bytes | None = cells.get(row, UNREAD)
         if known is not UNREAD:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from time import monotonic
 from types import TracebackType
 from typing import Final, NoReturn, Self
-from zlib import crc32
 
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.catalog.table_handle import TableHandle
@@ -16,11 +15,12 @@ from percolator_core.runtime import process
 from percolator_core.tables.operations import TypedWrites
 from percolator_core.transaction.cache import CACHE_BYTES, Cache
 from percolator_core.transaction.client import Client
-from percolator_core.transaction.commit import Commit, Mutation, notify, primary_first
+from percolator_core.transaction.commit import Commit, commit_at_once, notify
 from percolator_core.transaction.metrics import FOLD, Cost, Numbers
 from percolator_core.transaction.prefetch import Habits, Prefetch
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.write_buffer import TableWrites
+from percolator_core.transaction.write_set import Mutation, mutations_of
 
 _BLIND_ROUNDS: Final = 16
 """Most fresh starts of a transaction that never read, each after a conflict with a newer commit."""
@@ -99,14 +99,14 @@ class Transaction(Snapshot, TypedWrites):
         if handle.is_typed:
             self._refuse_raw(table)
         key = row if type(row) is bytes else row.encode() if type(row) is str else row_bytes(row)
-        self.put(handle, key, handle.columns[column].encoded, Write(PUT, value))
+        self.put(handle, key, handle.columns[column].encoded, (PUT, value))
 
     def delete(self, table: str, row: str | bytes, column: str) -> None:
         """Delete a cell; one that does not exist may be deleted too. Raises as `set`."""
         handle = self._handles[table]
         if handle.is_typed:
             self._refuse_raw(table)
-        self.put(handle, row_bytes(row), handle.columns[column].encoded, Write(DELETE, b""))
+        self.put(handle, row_bytes(row), handle.columns[column].encoded, (DELETE, b""))
 
     def delete_row(self, table: str, row: str | bytes) -> None:
         """Delete all cells of a row that exist in this transaction's view. Raises as `set`."""
@@ -121,7 +121,7 @@ class Transaction(Snapshot, TypedWrites):
         Never conflicts. Several notifications of one cell may lead to only one run.
         """
         handle = self._handles[table]
-        self.put(handle, row_bytes(row), handle.notify_column(column), Write(NOTIFY, b""))
+        self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
     def column_name(self, table: str, column: bytes) -> str:
         """The name of an encoded column."""
@@ -156,16 +156,7 @@ class Transaction(Snapshot, TypedWrites):
 
     def mutations(self) -> list[Mutation]:
         """The writes of a commit now; the first one is the primary."""
-        mutations: list[Mutation] = []
-        for table, rows in self._writes.items():
-            handle = self._written[table]
-            version, place = handle.version, handle.place
-            for row, columns in rows.items():
-                # This repeats `TableHandle.tag` in line, because each commit takes this path.
-                tag = handle.tags[crc32(row) % handle.tablets if place is None else place(row)]
-                for column, (kind, value) in columns.items():
-                    mutations.append(Mutation(tag, table, row, column, kind, value, version))
-        return primary_first(mutations)
+        return mutations_of(self._writes, self._written)
 
     # The end.
 
@@ -247,14 +238,20 @@ class Transaction(Snapshot, TypedWrites):
         )
 
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
-        mutations = self.mutations()
+        client = self._client
         self._round_trips += 1
+        refused = commit_at_once(client, start_ts, self._writes, self._written, restock=restock)
+        if refused is not None:
+            reply, _ = refused
+            if reply[0] == "committed":
+                return reply[1]
+        mutations = self.mutations()
         if mutations[0].kind == NOTIFY:
-            return notify(self._client, mutations)
-        commit = Commit(self._client, start_ts, mutations, restock=restock)
+            return notify(client, mutations)
+        commit = Commit(client, start_ts, mutations, restock=restock)
         if not commit.in_one_call:
             self._round_trips += 1
-        return commit.run()
+        return commit.run(refused)
 
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.

@@ -30,14 +30,14 @@ def rows_between(
 
 def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
     """Apply the writes of ``wanted`` columns to a row's cells, and return them; None means all columns."""
-    for encoded, write in writes.items():
-        if write.kind == NOTIFY or is_internal(encoded):
+    for encoded, (kind, value) in writes.items():
+        if kind == NOTIFY or is_internal(encoded):
             continue
         column = encoded.decode()
         if wanted is not None and column not in wanted:
             continue
-        if write.kind == PUT:
-            cells[column] = write.value
+        if kind == PUT:
+            cells[column] = value
         else:
             cells.pop(column, None)
     return cells

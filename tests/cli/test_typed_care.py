@@ -9,7 +9,7 @@ import pytest
 from percolator_core.cli.check_store import check_store
 from percolator_core.errors import LockTimeout
 from percolator_core.layout.keys import CellAddress, encode_primary
-from percolator_core.layout.records import DELETE, PUT, Write
+from percolator_core.layout.records import DELETE, PUT
 from percolator_core.notation.typedtext import Rows
 from percolator_core.schema.definition_changes import without_column
 from percolator_core.schema.definitions import Column, TableDefinition, to_json
@@ -173,7 +173,7 @@ def test_indexes_are_looked_at_and_mended(
         with db.transaction() as t:
             for value, kind in ((b"ada@a", DELETE), (b"nobody", PUT)):
                 entry = indexes_of(handle)[0].entry(value, row)
-                t.put(index, entry, index.marker.encoded, Write(kind, b""))
+                t.put(index, entry, index.marker.encoded, (kind, b""))
     told = found()
     assert f"{name}: indexes" not in told
     assert told[f"{name}: orders"] == {

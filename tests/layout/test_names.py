@@ -25,7 +25,7 @@ from percolator_core.observers import Retry
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.scripts import calls
 from percolator_core.transaction.cache import CACHE_BYTES, CACHE_COLUMN
-from percolator_core.transaction.commit import BYTES_PER_CALL, Mutation, bounded_calls
+from percolator_core.transaction.write_set import BYTES_PER_CALL, Mutation, bounded_calls
 from tests.chains import chain_of, watch
 from tests.servers.fixtures import Connect
 from tests.servers.plain import cache_of, commit_of, die, rows_apart

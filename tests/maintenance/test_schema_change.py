@@ -21,7 +21,7 @@ from percolator_core import (
 from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.schema_change import SchemaChanges
-from percolator_core.layout.records import PUT, Write
+from percolator_core.layout.records import PUT
 from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex
@@ -204,7 +204,7 @@ def test_a_drop_that_broke_off_is_a_drop(made: Database, connect: Connect) -> No
         if not stop_after(made, count, lambda changes: changes.drop("docs")):
             break
         with pytest.raises((TransactionConflict, UnknownTable)), other.transaction() as t:
-            t.put(other.catalog.table("docs"), key("a", 1), b"title", Write(PUT, b"astray"))
+            t.put(other.catalog.table("docs"), key("a", 1), b"title", (PUT, b"astray"))
         with pytest.raises(UnknownTable):
             write(other, "a", 1)
         assert [one.name for one in other.tables()] == []
@@ -298,7 +298,7 @@ def test_the_fence_settles_what_is_in_flight(made: Database, connect: Connect, d
     assert t.start_timestamp
     handle = writer.catalog.table("docs")
     for row in (key("a", 1), key("z", 2)):
-        t.put(handle, row, b"title", Write(PUT, b"in flight"))
+        t.put(handle, row, b"title", (PUT, b"in flight"))
     commit = commit_of(t)
     commit_ts = commit.prewrite()
     if dies:
@@ -310,7 +310,7 @@ def test_the_fence_settles_what_is_in_flight(made: Database, connect: Connect, d
     with pytest.raises(LockTimeout):
         impatient.drop_column("docs", "rank")
     with pytest.raises(TransactionConflict, match="table changed"), impatient.transaction() as other:
-        other.put(handle, key("a", 5), b"title", Write(PUT, b"late"))
+        other.put(handle, key("a", 5), b"title", (PUT, b"late"))
     done = threading.Thread(target=made.drop_column, args=("docs", "rank"))
     done.start()
     commit.commit_secondaries(commit.commit_primary(commit_ts))
@@ -328,7 +328,7 @@ def test_a_later_change_asks_again_how_a_transaction_ended(made: Database, conne
     t = writer.begin()
     t.set("primaries", "p", "v", b"both")
     handle, row = t.handle_of("docs"), key("a", 1)
-    t.put(handle, row, b"title", Write(PUT, b"both"))
+    t.put(handle, row, b"title", (PUT, b"both"))
     commit = commit_of(t)
     commit_ts = commit.prewrite()
     tags = (*made.catalog.table("primaries").tags, *handle.tags)

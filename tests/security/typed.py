@@ -8,7 +8,7 @@ import pytest
 
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Range, RowExists, Table, Unique
 from percolator_core.admin.diff import changes
-from percolator_core.layout.records import DELETE, Write
+from percolator_core.layout.records import DELETE
 from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.tables.verify import check_indexes, rebuild_indexes
 
@@ -83,9 +83,9 @@ def mend(db: Database) -> None:
     """Make an index agree that does not."""
     index = db.catalog.table("items(code)")
     with db.transaction() as t:
-        t.put(index, b"a", index.marker.encoded, Write(DELETE, b""))
+        t.put(index, b"a", index.marker.encoded, (DELETE, b""))
         for column in index.columns.values():
-            t.put(index, b"a", column.encoded, Write(DELETE, b""))
+            t.put(index, b"a", column.encoded, (DELETE, b""))
     assert rebuild_indexes(db, Item) == 1
 
 

@@ -365,9 +365,9 @@ def test_finalizers_use_the_database(db: Database, two_phase: bool, under_hub: b
                 with db.concurrency(8) as executor:
                     gc.set_threshold(threshold)
                     if under_hub:
-                        list(executor.map(work, range(30)))
+                        list(executor.map(work, range(60)))
                     else:
-                        list(map(work, range(30)))
+                        list(map(work, range(60)))
     finally:
         over[0] = True
         gc.set_threshold(*before)

@@ -28,7 +28,7 @@ from percolator_core import (
     Unique,
 )
 from percolator_core.admin.diff import changes
-from percolator_core.layout.records import DELETE, MAX_ROW, PUT, Write
+from percolator_core.layout.records import DELETE, MAX_ROW, PUT
 from percolator_core.schema.definitions import Column, HashRule, IndexRule, TableDefinition, index_definition
 from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.schema.row_keys import KeyCodec
@@ -383,9 +383,9 @@ def test_the_check_finds_what_is_missing_and_what_is_stray(users: Database) -> N
     put(users, *(User(name=name, city="Rome", email=f"{name}@x") for name in "ab"))
     cities_, emails_ = (users.catalog.table(f"users({column})") for column in ("city", "email"))
     with users.transaction() as t:
-        for write, entry in ((Write(DELETE, b""), b"Rome\0\1a"), (Write(PUT, b""), b"Oslo\0\1b")):
+        for write, entry in (((DELETE, b""), b"Rome\0\1a"), ((PUT, b""), b"Oslo\0\1b")):
             t.put(cities_, entry, cities_.marker.encoded, write)
-        t.put(emails_, b"a@x", emails_.columns["row"].encoded, Write(PUT, b"b"))
+        t.put(emails_, b"a@x", emails_.columns["row"].encoded, (PUT, b"b"))
     found = check_indexes(users.snapshot(), User)
     assert sorted(found, key=str) == sorted(
         [
@@ -404,9 +404,9 @@ def tamper(db: Database, index: str, *writes: tuple[bytes, bytes | None]) -> Non
     with db.transaction() as t:
         for entry, holder in writes:
             kind = DELETE if holder is None else PUT
-            t.put(table, entry, table.marker.encoded, Write(kind, b""))
+            t.put(table, entry, table.marker.encoded, (kind, b""))
             for column in table.columns.values():
-                t.put(table, entry, column.encoded, Write(kind, holder or b""))
+                t.put(table, entry, column.encoded, (kind, holder or b""))
 
 
 def test_an_index_is_rebuilt(users: Database) -> None:
@@ -428,8 +428,8 @@ def test_a_value_that_two_rows_have_is_left_and_told(users: Database) -> None:
     put(users, User(name="a", city="Rome", email="a@x"), User(name="b"))
     handle = users.catalog.table("users")
     with users.transaction() as t:
-        t.put(handle, b"b", handle.columns["email"].encoded, Write(PUT, b"a@x"))
-        t.put(handle, b"b", handle.columns["city"].encoded, Write(PUT, b"Oslo"))
+        t.put(handle, b"b", handle.columns["email"].encoded, (PUT, b"a@x"))
+        t.put(handle, b"b", handle.columns["city"].encoded, (PUT, b"Oslo"))
     with pytest.raises(
         RowExists, match="one value of email, which is unique, in two rows, name='a' and name='b'"
     ):
@@ -791,7 +791,7 @@ def test_cold_entries_and_rows_are_repaired(users: Database, tmp_path: Path) -> 
 
     def break_off(value: bytes, row: bytes, kind: int) -> None:
         with users.transaction() as t:
-            t.put(index, entry.entry(value, row), index.marker.encoded, Write(kind, b""))
+            t.put(index, entry.entry(value, row), index.marker.encoded, (kind, b""))
 
     break_off(b"x", b"a", DELETE)
     break_off(b"nowhere", b"b", PUT)

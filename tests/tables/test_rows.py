@@ -22,7 +22,7 @@ from percolator_core import (
     UnknownColumn,
     col,
 )
-from percolator_core.layout.records import MAX_ROW, PUT, Write
+from percolator_core.layout.records import MAX_ROW, PUT
 from percolator_core.schema.predicates import Predicate
 from percolator_core.tables import binding
 from percolator_core.tables.arrow_batch import RowBatch
@@ -115,7 +115,7 @@ def test_defaults_are_written_where_there_was_no_row(db: Database) -> None:
 def test_what_somebody_wrote_past_the_rows_is_gone_when_a_row_is_made(notes: Database) -> None:
     handle = notes.catalog.table("notes")
     with notes.transaction() as t:
-        t.put(handle, b"a", handle.columns["text"].encoded, Write(PUT, b"stray"))
+        t.put(handle, b"a", handle.columns["text"].encoded, (PUT, b"stray"))
     put(notes, Note(title="a", stars=1))
     assert note(notes, "a") == (None, 1)
 

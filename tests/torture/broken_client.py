@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from percolator_core import scripts
 from percolator_core.base.bases import Bases
 from percolator_core.base.reader import RowSetReader, Span
+from percolator_core.base.tablet import TabletBase
 from percolator_core.errors import BaseDamaged, CommitUndetermined, StoreUnavailable
 from percolator_core.layout.records import Lock
 from percolator_core.scripts import Script
 from percolator_core.scripts.replies import Fate
-from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.lock_resolver import Resolver
+from percolator_core.transaction.transaction import Transaction
 from percolator_torture.clients import client_process
 
 
@@ -42,15 +43,15 @@ def ignore_newer_commits() -> None:
 
 def report_unknown_as_failed() -> None:
     """A commit whose reply is lost is reported as failed."""
-    run = Commit.run
+    commit = Transaction.commit
 
-    def lying(self: Commit) -> int:
+    def lying(self: Transaction) -> int:
         try:
-            return run(self)
+            return commit(self)
         except CommitUndetermined as error:
             raise StoreUnavailable("nothing was committed, or so this client says") from error
 
-    Commit.run = lying  # type: ignore[method-assign]
+    Transaction.commit = lying  # type: ignore[method-assign]
 
 
 def roll_back_what_committed() -> None:
@@ -82,6 +83,15 @@ def answer_without_lost_files() -> None:
             return []
 
     RowSetReader.find = forgiving  # type: ignore[method-assign]
+    values = TabletBase.values
+
+    def without_values(self: TabletBase, key: bytes, columns: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return values(self, key, columns)
+        except BaseDamaged:
+            return [None] * len(columns)
+
+    TabletBase.values = without_values  # type: ignore[method-assign]
 
 
 BUGS = {

@@ -29,7 +29,7 @@ from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Role
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
-from percolator_core.transaction.commit import tags_and_cells
+from percolator_core.transaction.write_set import tags_and_cells
 from tests.chains import chain_of, watch
 from tests.servers.plain import Faults, commit_of, die, rows_apart, until
 

@@ -14,7 +14,8 @@ from percolator_core.layout.records import Lock, unpack_lock
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Role
 from percolator_core.store.request import AFTER, Exchange
-from percolator_core.transaction.commit import Commit, tags_and_cells
+from percolator_core.transaction.commit import Commit
+from percolator_core.transaction.write_set import tags_and_cells
 from tests.servers.plain import commit_of, rows_apart
 
 X, Y, Z = rows_apart(3)
@@ -199,7 +200,7 @@ def test_a_long_commit_refreshes_its_primary(writer: Database, monkeypatch: pyte
     monkeypatch.setattr(
         "percolator_core.transaction.commit.time", SimpleNamespace(monotonic=lambda: next(clock) + 1.0)
     )
-    monkeypatch.setattr("percolator_core.transaction.commit.CALLS_PER_BATCH", 1)
+    monkeypatch.setattr("percolator_core.transaction.write_set.CALLS_PER_BATCH", 1)
     started(writer, b"new", X, Y, Z).prewrite()
     walls = [lock.wall for lock in map(lambda row: lock_of(writer, row), (X, Y, Z)) if lock]  # noqa: C417
     assert len(walls) == 3

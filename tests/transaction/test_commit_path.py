@@ -12,7 +12,7 @@ from percolator_core import Database, PercolatorError
 from percolator_core.scripts import calls
 from percolator_core.store.connections import Connections
 from percolator_core.store.request import Exchange
-from percolator_core.transaction import commit as percolator_commit
+from percolator_core.transaction import write_set
 from tests.servers.cluster import Cluster
 from tests.servers.fixtures import BINARIES
 from tests.servers.plain import Server, commit_of, rows_apart, sha_of, some_namespace
@@ -204,13 +204,13 @@ def test_a_commit_of_many_cells_is_cut_into_calls_of_bounded_size(db: Database) 
     for number in range(20):
         t.set("t", b"big %d" % number, "v", b"x" * (3 << 20))
     commit = commit_of(t)
-    assert max(map(len, commit.calls)) == percolator_commit.CELLS_PER_CALL
-    batches = list(percolator_commit.in_batches(commit.calls))
+    assert max(map(len, commit.calls)) == write_set.CELLS_PER_CALL
+    batches = list(write_set.in_batches(commit.calls))
     assert [call for batch in batches for call in batch] == commit.calls
     for batch in batches:
         cells = [mutation for call in batch for mutation in call]
-        assert len(cells) <= percolator_commit.CELLS_PER_BATCH
-        assert sum(len(one.value) + len(one.row) for one in cells) <= percolator_commit.BYTES_PER_BATCH
+        assert len(cells) <= write_set.CELLS_PER_BATCH
+        assert sum(len(one.value) + len(one.row) for one in cells) <= write_set.BYTES_PER_BATCH
     assert len(batches) == 4
 
 

@@ -16,7 +16,7 @@ from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.scripts import calls
-from percolator_core.transaction.commit import CELLS_PER_CALL
+from percolator_core.transaction.write_set import CELLS_PER_CALL
 from tests.chains import chain_of, watch
 from tests.servers.cluster import Cluster
 from tests.servers.fixtures import BINARIES, Connect, connecting

@@ -37,7 +37,7 @@ def test_set_then_deleted_primary_carries_the_outcome(writer: Database, reader: 
 def test_primary_and_secondary_in_one_row(
     writer: Database, reader: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percolator_core.transaction.commit.CELLS_PER_CALL", 1)
+    monkeypatch.setattr("percolator_core.transaction.write_set.CELLS_PER_CALL", 1)
     for finish in (True, False):
         t = writer.begin()
         assert t.start_timestamp

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from percolator_core.database import Database
 from percolator_core.errors import CommitUndetermined
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.transaction.commit import CELLS_PER_CALL, in_calls
 from percolator_core.transaction.transaction import Transaction
+from percolator_core.transaction.write_set import CELLS_PER_CALL, in_calls
 
 T = TypeVar("T")
 

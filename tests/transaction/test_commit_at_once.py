@@ -1,0 +1,158 @@
+"""A small write set is committed without an object for each write, as `Commit` would commit it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from percolator_core import Database, Hash, PrimaryKey, StoreUnavailable, Table
+from percolator_core.errors import PercolatorError
+from percolator_core.layout.records import NOTIFY
+from percolator_core.scripts.replies import Outcome
+from percolator_core.store import OutcomeOpenError
+from percolator_core.transaction import commit as commits
+from percolator_core.transaction.commit import commit_at_once
+from percolator_core.transaction.transaction import Transaction
+from tests.servers.plain import commit_of
+
+
+class Item(Table, name="items", partition=[Hash("id", buckets=3)]):
+    id: PrimaryKey[int]
+    text: str
+
+
+@pytest.fixture
+def tables(db: Database) -> Database:
+    db.create_table("other", tablets=1)
+    db.create_table(Item)
+    return db
+
+
+def captured(db: Database, t: Transaction, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The call of `commit_at_once`, which is not sent; None if it does not make one."""
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "decisively", lambda client, start_ts, call, restock: call)
+        return commit_at_once(db.client, t.start_timestamp, t._writes, t._written, restock=False)
+
+
+def test_the_call_is_that_of_a_commit(tables: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        t = tables.begin()
+        for _ in range(chance.randint(1, 12)):
+            row, value = chance.choice([b"", b"a", b"b", b"c" * 300]), chance.randbytes(chance.randint(0, 20))
+            match chance.choice(["set", "delete", "notify", "typed", "other"]):
+                case "set":
+                    t.set("t", row, "v", value)
+                case "delete":
+                    t.delete("t", row, "w")
+                case "notify":
+                    t.notify("t", row, "ping")
+                case "typed":
+                    t.upsert(Item(id=len(value), text=row.decode()))
+                case "other":
+                    t.set("other", row, "v", value)
+        call = captured(tables, t, monkeypatch)
+        first = next(iter(next(iter(next(iter(t._writes.values())).values())).values()))
+        if first[0] == NOTIFY:
+            assert call is None
+        else:
+            commit = commit_of(t)
+            assert commit.in_one_call
+            assert call == commit.prewrite_call(commit.calls[0], "both")
+        t.rollback()
+
+
+@pytest.mark.parametrize(("cells", "size", "fits"), [(1000, 1, True), (1001, 1, False), (5, 1 << 20, False)])
+def test_a_write_set_over_the_bounds_is_left_to_a_commit(
+    tables: Database, monkeypatch: pytest.MonkeyPatch, cells: int, size: int, fits: bool
+) -> None:
+    t = tables.begin()
+    for number in range(cells):
+        t.set("t", b"%d" % number, "v", b"x" * size)
+    assert (captured(tables, t, monkeypatch) is not None) == fits == commit_of(t).in_one_call
+    assert t.commit() > t.start_timestamp
+    with tables.snapshot() as snapshot:
+        assert len(list(snapshot.scan("t"))) == cells
+
+
+def test_a_write_set_of_more_tablets_than_numbers_is_left_to_a_commit(
+    tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create_table("wide", tablets=4096)
+    t = tables.begin()
+    for number in range(1800):
+        t.set("wide", b"%d" % number, "v", b"x")
+    assert captured(tables, t, monkeypatch) is None
+    assert t.commit() > t.start_timestamp
+
+
+def outcome(run: Callable[[], int]) -> tuple[Any, ...]:
+    try:
+        return ("committed", run())
+    except PercolatorError as error:
+        return type(error), str(error)
+
+
+_REPLIES: dict[Outcome, list[Any]] = {
+    "prewritten": [b"prewritten"],
+    "committed": [b"committed", 0],
+    "newer commit": [b"newer commit", 1],
+    "locked": [b"locked", 1],
+    "rolled back": [b"rolled back", 0],
+    "too old": [b"too old"],
+    "changed": [b"changed"],
+    "failed over": [b"failed over"],
+}
+
+
+def test_every_reply_is_known() -> None:
+    assert set(_REPLIES) == set(get_args(Outcome))
+
+
+@pytest.mark.parametrize("reply", [*_REPLIES, "no reply", "not sent"])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("read_before", [False, True])
+def test_every_reply_means_the_same_as_in_a_commit(
+    tables: Database, monkeypatch: pytest.MonkeyPatch, reply: str, repeated: bool, read_before: bool
+) -> None:
+    """The store's answer to the first call is made up, and all later calls are sent."""
+
+    def run(fast: bool) -> tuple[Any, ...]:
+        with monkeypatch.context() as patch:
+            answers, stamp = [reply], tables.timestamp()
+            store = tables.client.store
+            decide = store.decide
+
+            def made_up(command: Any, *, then_timestamp: bool = False) -> Any:
+                if not answers:
+                    return decide(command, then_timestamp=then_timestamp)
+                answers.pop()
+                if reply == "no reply":
+                    raise OutcomeOpenError from StoreUnavailable("silent")
+                if reply == "not sent":
+                    raise StoreUnavailable("away")
+                answer = [b"committed", stamp] if reply == "committed" else _REPLIES[reply]  # type: ignore[index]
+                return answer, repeated, 0, True
+
+            patch.setattr(type(store), "decide", lambda _, *a, **k: made_up(*a, **k))
+            if not fast:
+                patch.setattr("percolator_core.transaction.transaction.commit_at_once", lambda *_, **__: None)
+            t = tables.begin()
+            if read_before:
+                t.get("t", "a", "v")
+            t.set("t", "a", "v", b"x")
+            t.set("t", "b", "v", b"x")
+            found = outcome(t.commit)
+            assert not answers
+            if found[0] == "committed":
+                return "committed", found[1] == stamp
+            shown = str(found[1])
+            for number in filter(str.isdigit, shown.replace(".", " ").split()):
+                shown = shown.replace(number, "N")
+            return found[0], shown
+
+    assert run(fast=True) == run(fast=False)
