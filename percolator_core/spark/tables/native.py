@@ -178,17 +178,13 @@ class _Table:
             _FRESH: pa.array([key in parts.fresh for key in parts.deltas]),
         }
         of_keys = KeyParts(self.handle.definition, keys)
-        for one in self.columns:
-            if self._is_value(one):
-                positions, values = cells[one.stored.encode()]
-                has = _true_at(positions, len(keys))
-                arrays[_HAS + one.stored] = has
-                arrays[_VALUE + one.stored] = _spread(of_values(column_type(one.type), values), has)
-            else:
-                arrays[_VALUE + one.stored] = of_keys.column(one.name)
-        number = self._number_key
-        if number is not None:
-            arrays[_VALUE + number.stored] = of_keys.column(number.name)
+        for one in self.handle.definition.key_columns:
+            arrays[_VALUE + one.stored] = of_keys.column(one.name)
+        for one in filter(self._is_value, self.columns):
+            positions, values = cells[one.stored.encode()]
+            has = _true_at(positions, len(keys))
+            arrays[_HAS + one.stored] = has
+            arrays[_VALUE + one.stored] = _spread(of_values(column_type(one.type), values), has)
         return spark.createDataFrame(pa.table(arrays))
 
     def merged(self, rows: DataFrame, deltas: DataFrame) -> DataFrame:
