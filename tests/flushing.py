@@ -10,7 +10,7 @@ from percolator_core import Database
 from percolator_core.base import manifest as manifests
 from percolator_core.base.flush import TabletFlush
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Manifest, Place
+from percolator_core.base.manifest import Manifest, TabletFolder
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import BASE, meta_key, row_prefix
 
@@ -35,9 +35,9 @@ def flush(
         _, name = manifests.split_reference(reference)
         manifest = manifests.load(location, name) if name else Manifest(0, 0)
         base = TabletBase(handle.definition, location, manifest, db.client.bases.cache)
-        place = Place(tag, handle.version, location, f"{table}/{number}")
+        tablet_folder = TabletFolder(tag, handle.version, location, f"{table}/{number}")
         gone += (
-            TabletFlush(db.store, place, base, reference, observers)
+            TabletFlush(db.store, tablet_folder, base, reference, observers)
             .run(safe, safe if before is None else min(before, safe))
             .rows
         )

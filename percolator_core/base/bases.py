@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 CACHE_VARIABLE: Final = "PERCOLATOR_BASE_CACHE"
 _CACHE_SIZE: Final = "256MiB"
-"""Memory for what was read from files: tails of row sets, and decoded columns of row groups."""
+"""Memory for content of files: tails of row sets, and decoded columns of row groups."""
 
 _ENTRY_BYTES: Final = 1000
 """Estimated memory of an entry of a manifest, without its checksums."""
@@ -36,7 +36,10 @@ _ROWS_AT_ONCE: Final = 500
 
 
 class Wanted(NamedTuple):
-    """Cells of one row that the store does not have: the tablet's base, the row, and stored column names."""
+    """Cells of one row to read from a base: the row key, and the stored names of the columns.
+
+    ``where`` has the table, the tag of the tablet, and the reference of its manifest.
+    """
 
     where: tuple[TableHandle, bytes, bytes]
     row: bytes
@@ -46,7 +49,8 @@ class Wanted(NamedTuple):
 class Bases:
     """Opens the bases of tablets. Threads may share it.
 
-    Raises ConfigurationError if the environment variable with the size of the cache has none.
+    Raises:
+        ConfigurationError: the environment variable ``PERCOLATOR_BASE_CACHE`` is not a size.
     """
 
     def __init__(self) -> None:
@@ -81,7 +85,7 @@ class Bases:
     def _read(
         self, read: Callable[[TabletBase, bytes, Sequence[bytes]], T], wanted: Sequence[Wanted]
     ) -> list[T]:
-        """Read rows of bases. If a task waits for them, files are read in another thread."""
+        """Read rows of bases. If a task calls this, files are read in another thread."""
         try:
             return [read(self._held(*where), row, columns) for where, row, columns in wanted]
         except NotHeld:
@@ -90,7 +94,7 @@ class Bases:
             )
 
     def _held(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
-        """As `tablet`, for a caller that must not wait for files: raise NotHeld instead, also later."""
+        """As `tablet`, but raise NotHeld instead of reading a file; the returned base does so, too."""
         known = self._known(handle, tag, reference)
         if known is None:
             raise NotHeld
@@ -116,7 +120,7 @@ class Bases:
             yield from some
 
     def about(self, reference: bytes, low: bytes, high: bytes | None) -> int:
-        """Return about how many rows a base has from key ``low`` to below ``high``. Raises as `tablet`."""
+        """Return the approximate number of rows from key ``low`` to below ``high``. Raises as `tablet`."""
 
         def count() -> int:
             location, manifest = self._manifest(reference)
@@ -144,8 +148,9 @@ class Bases:
 
     def _known(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase | None:
         found = self._open.get(tag)
-        is_of_now = found is not None and found[0] == reference and found[1].definition is handle.definition
-        return found[1] if found is not None and is_of_now else None
+        if found is None or found[0] != reference or found[1].definition is not handle.definition:
+            return None
+        return found[1]
 
     def _manifest(self, reference: bytes) -> tuple[Location, Manifest]:
         if not reference:
@@ -158,9 +163,10 @@ class Bases:
 def above_base(
     stored: Iterable[tuple[bytes, T]], base: Iterable[BaseRow], *, reverse: bool = False
 ) -> Iterator[tuple[bytes, T | None, BaseRow | None]]:
-    """Merge what the store has of rows with the rows of a base, both in the order of keys, or in reverse.
+    """Merge parts of rows that the store has with the rows of a base.
 
-    Each key comes once, with what the store and the base have of its row.
+    Both are in ascending order of key, or in descending order with ``reverse``. Yield each key once, with the
+    store's part or None, and the base's row or None.
     """
     cold = ((row.key, row) for row in base)
     lines: Iterable[tuple[bytes, Any]] = heapq.merge(stored, cold, key=itemgetter(0), reverse=reverse)

@@ -127,7 +127,7 @@ class ByteCache(Generic[T]):
         try:
             self._values.move_to_end(key)
         except KeyError:
-            pass  # another thread has just forgotten it: without a lock, a hit is fast
+            pass  # another thread has just forgotten it; a lock would make each hit slower
         return found[0]
 
     def held_of(self, keys: Iterable[Hashable]) -> dict[Hashable, T]:

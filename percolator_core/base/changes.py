@@ -1,7 +1,7 @@
 """Changes of a table's base: its rows move back into the store, or its files to another location.
 
-Every step may be repeated, and be done by several clients at once. Each step checks the tablet's manifest and
-the table's version, so that a client with an old definition changes nothing.
+Every step may be repeated, also by several clients at the same time. Each step checks the tablet's manifest
+and the table's version, so that a client with an old definition changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import percolator_core.base.manifest as manifests
 from percolator_core.base.bases import Bases
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry as ManifestEntry
-from percolator_core.base.manifest import Manifest, Place, publish
+from percolator_core.base.manifest import Manifest, TabletFolder, publish
 from percolator_core.base.row_set import BaseRow, RowSet
 from percolator_core.catalog import schema_change_steps
 from percolator_core.catalog.catalog import Entry
@@ -33,7 +33,7 @@ from percolator_core.scripts import calls
 from percolator_core.store import Store
 
 GRACE: Final = 3600.0
-"""Seconds for which files that no manifest names any more stay, for readers that have an earlier one."""
+"""Seconds for which files stay that no manifest names any more: a reader may have an earlier manifest."""
 
 _STEP_CELLS: Final = 1000
 _STEP_BYTES: Final = 1 << 20
@@ -56,9 +56,9 @@ class BaseChanges:
         self._store = client.store
 
     def settle(self, entry: Entry) -> bool:
-        """Bring all tablets to the base that the table's definition has, or back into the store.
+        """Move the base of all tablets to the location in the definition; without one, back into the store.
 
-        Return False if the table was changed meanwhile.
+        Return False if another client has changed the table.
 
         Raises:
             BaseDamaged: a file is missing or damaged.
@@ -78,12 +78,13 @@ class BaseChanges:
         return self._move(handle, tag, reference, rule, number)
 
     def _restore(self, handle: TableHandle, tag: bytes, reference: bytes) -> bool:
-        """Put the rows of a tablet back into the store, then take its base away."""
+        """Put the rows of a tablet back into the store, then remove its base."""
         base = self._client.bases.tablet(handle, tag, reference)
         for rows in _steps(base.rows(b"", None), handle.is_typed):
             if self._store.run(calls.restore(tag, reference, handle.version, rows)) == "changed":
                 return False
-        # From after the last row: a snapshot from before may have missed a row that was still in the base.
+        # Snapshots below this timestamp are refused: a scan of theirs may have passed a row's position in the
+        # store before the row was restored, and would no longer find the base.
         safe = self._client.oracle.timestamp()
         call = calls.leave_base(tag, reference, handle.version, safe)
         [left] = self._store.run_all([call], durably=True)
@@ -96,8 +97,8 @@ class BaseChanges:
         folder = folder_of(rule, number)
         entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
         copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
-        publish(self._store, Place(tag, handle.version, new, folder), reference, copied)
-        # Another client may have moved it. Everything else is no success: the old files must stay.
+        publish(self._store, TabletFolder(tag, handle.version, new, folder), reference, copied)
+        # True also if another client has moved the tablet. If nobody has, the old files must stay.
         return is_in(reference_of(self._store, tag), rule)
 
     def rows_on_each_side(
@@ -110,27 +111,18 @@ class BaseChanges:
         reference = reference_of(self._store, tag)
         if not reference:
             return None, None
-        partition, handle = Partition(definition), TableHandle(definition, self._store)
-        base, bound = self._client.bases.tablet(handle, tag, reference), partition.first_row(value)
-        if bound is not None:
-            sides = base.rows(b"", bound, ()), base.rows(bound, None, ())
-            below, above = (next((row.key for row in side), None) for side in sides)
-            return below, above
-        below = above = None
-        for row in base.rows(b"", None, ()):
-            if partition.is_below(row.key, value):
-                below = row.key
-            else:
-                above = row.key
-            if below is not None and above is not None:
-                break
-        return below, above
+        base = self._client.bases.tablet(TableHandle(definition, self._store), tag, reference)
+
+        def rows(low: bytes, high: bytes | None) -> Iterator[bytes]:
+            return (row.key for row in base.rows(low, high, ()))
+
+        return Partition(definition).row_on_each_side(value, rows)
 
     def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
         """Record folders that no table has any more, so that their files are removed after `GRACE`.
 
-        With ``at_once``, nobody may read them any more. A folder may be recorded while the catalog still
-        names it: then its files stay.
+        Each place is a location and a folder. With ``at_once``, nobody may read the files any more, and the
+        next `remove_abandoned` removes them. Files stay while the catalog names their folder.
         """
         due = b"%d" % (0 if at_once else int((time.time() + GRACE) * 1e6))
         for location, folder in places:
@@ -138,10 +130,10 @@ class BaseChanges:
             self._store.call_durably((b"HSET", self._store.keyspace.folders, field, due))
 
     def remove_abandoned(self, oldest_pin: float = math.inf) -> int:
-        """Remove the files of recorded folders whose time has come; return how many folders had files.
+        """Remove the files of recorded folders that are due; return how many folders had files.
 
-        Readers of a pinned snapshot may have begun before: ``oldest_pin`` is the timestamp of the oldest one.
-        A location that does not answer keeps its files until another call.
+        ``oldest_pin`` is the timestamp of the oldest pinned snapshot, whose readers may still need files. If
+        a location does not answer, a later call removes its files.
         """
         key, removed = self._store.keyspace.folders, 0
         now = min(time.time() * 1e6, oldest_pin)
@@ -153,21 +145,15 @@ class BaseChanges:
             if (location, folder) in named:
                 continue
             with suppress(StoreUnavailable):
-                if self._remove(location, folder):
-                    # A maintainer that was slow may have written more files meanwhile: look once more.
+                files = self._client.bases.location(location)
+                if files.files(folder):
+                    files.remove_folder(folder)
+                    # A slow maintainer may write more files there, so a later call looks again.
                     self.abandon([(location, folder)])
                     removed += 1
                 else:
                     self._store.one((b"HDEL", key, field))
         return removed
-
-    def _remove(self, url: str, folder: str) -> bool:
-        """Remove a folder; return False if it had no files."""
-        location = self._client.bases.location(url)
-        if not location.files(folder):
-            return False
-        location.remove_folder(folder)
-        return True
 
     def _location(self, reference: bytes) -> Location:
         return self._client.bases.location(manifests.split_reference(reference)[0])
@@ -184,7 +170,7 @@ def folder_of(rule: BaseRule, number: int) -> str:
 
 
 def is_in(reference: bytes, rule: BaseRule | None) -> bool:
-    """Return True if a manifest is where the rule has the files of the table."""
+    """Return True if the manifest is in the location and folder of the rule."""
     if rule is None:
         return False
     location, name = manifests.split_reference(reference)
@@ -192,7 +178,7 @@ def is_in(reference: bytes, rule: BaseRule | None) -> bool:
 
 
 def _places(entry: Entry) -> Iterator[tuple[str, str]]:
-    """The places of the bases that a table has, and that it is leaving."""
+    """Yield the location and folder of each base that the table has, had, or is about to get."""
     yield from entry.left
     pending = (entry.pending or {}).get("definition", {}).get("base")
     if pending:

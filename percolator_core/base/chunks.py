@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _GAP: Final = 1 << 16
-"""At most so many bytes that nobody asked for are read with those around them."""
+"""Chunks are read in one request if at most so many bytes are between them."""
 
 
 def together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    """Join chunks between which little is left out: each request to an object store takes its time.
+    """Yield groups of chunks that are close together, since each request to an object store takes time.
 
-    A chunk is its number, position and size. They are in the order of the file.
+    A chunk is its number, position and size. The chunks are in the order of the file.
     """
     some: list[tuple[int, int, int]] = []
     for chunk in chunks:
@@ -26,7 +26,7 @@ def together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int,
 
 
 class Chunks(io.RawIOBase):
-    """A file of ``size`` bytes of which only some parts were read. Others are zeros."""
+    """A file of ``size`` bytes of which only some parts were read. All other bytes are 0."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,12 +1,11 @@
 """Remove the files of a tablet that no reader needs any more.
 
 A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
-stay, and those of manifests that were replaced within the grace period before now, or before the oldest
-pinned snapshot.
+stay, and those of each manifest that was replaced after a given time.
 
-A maintainer writes row sets before a manifest names them, so a file without a name may be new. So a manifest
-with the same content and a new number is published before any file is removed. After that, the store refuses
-the manifests of all maintainers that began before.
+A maintainer writes row sets before a manifest names them, so a file that no manifest names may be new.
+Therefore a manifest with the same content and a new number is published before any file is removed. After
+that, the store refuses the manifests of all maintainers that began before.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from typing import Final
 
 import percolator_core.base.manifest as manifests
 from percolator_core.base.location import StoredFile
-from percolator_core.base.manifest import Place, publish
+from percolator_core.base.manifest import TabletFolder, publish
 from percolator_core.errors import BaseDamaged
 from percolator_core.store import Store
 
 _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 
 
-def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) -> int:
+def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since: float) -> int:
     """Remove the files of a tablet that no reader needs; return the number of removed files.
 
-    ``reference`` is that of the valid manifest. The files of manifests that were replaced after ``since``
-    (seconds since 1970) stay, and all files that were written after it.
+    ``reference`` is that of the valid manifest. The files of this manifest stay, the files of manifests that
+    were replaced after ``since`` (seconds since 1970), and all files that were written after ``since``.
 
     Raises:
         BaseDamaged: the valid manifest is missing or damaged.
         StoreUnavailable: the store or the location does not answer.
     """
-    location, name = place.location, manifests.split_reference(reference)[1]
-    files = location.files(place.folder)
+    location, name = folder.location, manifests.split_reference(reference)[1]
+    files = location.files(folder.name)
     valid = manifests.load(location, name)
     old = [one.name for one in files if one.written < since]
     needed = {name, *valid.files}
@@ -48,7 +47,7 @@ def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) 
     unneeded = [one for one in old if one not in needed]
     if not unneeded:
         return 0
-    published, _ = publish(store, place, reference, replace(valid, number=valid.number + 1))
+    published, _ = publish(store, folder, reference, replace(valid, number=valid.number + 1))
     if published != "published":
         return 0
     for one in unneeded:
@@ -59,7 +58,7 @@ def remove_unneeded(store: Store, place: Place, reference: bytes, since: float) 
 def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
     """Yield the names of the manifests that were replaced at or after ``since``.
 
-    A manifest is replaced by the one with the next number, and after that one was written.
+    A manifest is replaced by the one with the next number, after the file of the next one was written.
     """
     numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
     written: dict[int, float] = {}

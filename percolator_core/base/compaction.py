@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
-from percolator_core.base.manifest import Entry, Manifest, Place, publish
+from percolator_core.base.manifest import Entry, Manifest, TabletFolder, publish
 from percolator_core.base.pace import Pace
 from percolator_core.base.row_set import KEY, RowSet
 from percolator_core.base.tablet import TabletBase
@@ -109,20 +109,20 @@ def _size(entry: Entry) -> float:
 
 
 class TabletCompaction:
-    """Compacts one tablet. ``reference`` is that of ``manifest``, which is the valid one."""
+    """Compacts one tablet. ``manifest`` is its valid manifest, and ``reference`` the manifest's reference."""
 
     def __init__(  # noqa: PLR0917
         self,
         store: Store,
         definition: TableDefinition,
-        place: Place,
+        folder: TabletFolder,
         manifest: Manifest,
         reference: bytes,
         pace: Pace,
     ) -> None:
         self._store = store
         self._definition = definition
-        self._place = place
+        self._folder = folder
         self._pace = pace
         self.manifest = manifest
         self._reference = reference
@@ -140,15 +140,15 @@ class TabletCompaction:
         rest = [entry for number, entry in enumerate(last.entries) if number not in inside]
         written = list(self._write(Manifest(last.number, last.timestamp, parts)))
         manifest = Manifest(last.number + 1, last.timestamp, (*rest, *map(Entry, written)))
-        published, reference = publish(self._store, self._place, self._reference, manifest)
+        published, reference = publish(self._store, self._folder, self._reference, manifest)
         if published != "published":
             return None
         self.manifest, self._reference = manifest, reference
         return sum(one.size for one in written)
 
     def _write(self, parts: Manifest) -> Iterator[RowSet]:
-        location, folder = self._place.location, self._place.folder
-        # A cache of its own, so that the merge does not displace the values of readers.
+        location, folder = self._folder.location, self._folder.name
+        # The merge has its own cache, so that it does not displace the values of readers.
         cache: ByteCache[Any] = ByteCache(_CACHE_BYTES)
         base = TabletBase(self._definition, location, parts, cache)
         for some in _in_pieces(base.compacted()):

@@ -2,12 +2,12 @@
 
 The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
 
-0. A tablet without a base gets one without rows. From then on, a collection keeps deletions: a deletion that
-   is committed after its row was read has to hide the row in the base.
+0. A tablet without a base gets an empty one. From then on, a collection keeps deletions: a deletion that is
+   committed after its row was read has to hide the row in the base.
 1. The rows are read. All locks that began at or below the flush's timestamp were resolved before, in all
    tablets, so no commit at or below the timestamp can follow.
-2. Row sets are written. A crash leaves files that nobody names.
-3. The manifest is published. A crash leaves rows both in the store and in the base, where they are equal.
+2. Row sets are written. A crash leaves files that no manifest names.
+3. The manifest is published. A crash leaves rows both in the store and in the base, with equal values.
 4. The cells that did not change are evicted from the store. A crash leaves some of them there.
 
 Two flushes of one tablet do no harm: only one of them publishes, and the other one evicts nothing.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.base import removed, row_set
-from percolator_core.base.manifest import Entry, Manifest, Place, publish
+from percolator_core.base.manifest import Entry, Manifest, TabletFolder, publish
 from percolator_core.base.pace import Pace
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
@@ -58,14 +58,15 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base at ``place``. ``reference`` is the reference of its manifest, b"" without a
-    manifest. ``observers`` are all observers of the table. ``pace`` makes pauses between the steps.
+    ``base`` is the tablet's base, with its files in ``folder``. ``reference`` is the reference of its
+    manifest, b"" without a manifest. ``observers`` are all observers of the table. ``pace`` makes pauses
+    between the steps.
     """
 
     def __init__(  # noqa: PLR0917
         self,
         store: Store,
-        place: Place,
+        folder: TabletFolder,
         base: TabletBase,
         reference: bytes,
         observers: Sequence[str],
@@ -73,7 +74,7 @@ class TabletFlush:
     ) -> None:
         self._store = store
         self._pace = pace or Pace(store)
-        self._place = place
+        self._folder = folder
         self._definition = base.definition
         self._base = base
         self._reference = reference
@@ -112,7 +113,7 @@ class TabletFlush:
             if found.rows and not self._reference:
                 if not self._publish(Manifest(0, before)):
                     return
-                continue  # a deletion of one of these rows may have been collected before
+                continue  # read again: a deletion in these rows may have been collected before
             bound = found.resume
             if found.rows:
                 steps.append(found)
@@ -122,26 +123,26 @@ class TabletFlush:
                 steps, size = [], 0
 
     def _cold(self, timestamp: int, before: int, bound: bytes) -> ColdRows:
-        """Read the rows of one step. If garbage keeps some in the store, collect it, and read them again."""
+        """Read the rows of one step. If garbage keeps rows in the store, collect it and read again."""
         most = self._pace.rows(_STEP_ROWS)
-        call = calls.cold(self._place.tag, before, bound, most, _STEP_BYTES, self._observers)
+        call = calls.cold(self._folder.tag, before, bound, most, _STEP_BYTES, self._observers)
         found = self._pace.run(call)
         if found.has_garbage:
             while bound and (not found.resume or bound[1:] < found.resume[1:]):
-                collect = calls.collect(self._place.tag, bound, most, timestamp, self._observers)
+                collect = calls.collect(self._folder.tag, bound, most, timestamp, self._observers)
                 bound = self._pace.run(collect).resume
             found = self._pace.run(call)
         return found
 
     def _size(self, step: ColdRows) -> int:
-        """The bytes of a step. The bytes that a raw table's columns repeat count an eighth."""
+        """The bytes of a step, with an eighth of the keys and names that a raw table's file repeats."""
         size = len(step.keys) + len(step.versions)
         return size if self._definition.is_typed else size + _repeated(step) // 8
 
     def _add_to_base(self, portion: Portion, timestamp: int) -> int | None:
         """Write and publish the rows; return the bytes written, or None if they were not published."""
         merged, replaced = self._merge(portion)
-        written = row_set.write(self._place.location, self._place.folder, merged)
+        written = row_set.write(self._folder.location, self._folder.name, merged)
         entries = [*self._without(replaced), *([] if written is None else [Entry(written)])]
         last = self._base.manifest
         manifest = Manifest(last.number + 1, max(last.timestamp, timestamp), tuple(entries))
@@ -154,9 +155,9 @@ class TabletFlush:
     def _merge(self, portion: Portion) -> tuple[Iterator[pa.RecordBatch], dict[int, list[int]]]:
         """Merge the rows with those of the base.
 
-        Return the result, and the positions of the replaced rows of the base, by the number of the entry. A
-        typed row that has a marker neither in the store nor in the base does not exist; its cells stay in the
-        store.
+        Return the result, and the positions of the base's replaced rows by the number of their entry. A row
+        of a typed table does not exist if neither the store nor the base has its marker; its cells stay in
+        the store.
         """
         unmarked = set(portion.without_marker().tolist()) if self._definition.is_typed else set()
         special = {*unmarked, *portion.deleting().tolist()}
@@ -203,7 +204,7 @@ class TabletFlush:
         return BaseRow(key, time, cells, times) if cells else None
 
     def _without(self, replaced: Mapping[int, Iterable[int]]) -> Iterator[Entry]:
-        """The entries of the manifest without the rows at these positions of each."""
+        """Yield the entries of the manifest, in which the ``replaced`` rows are removed."""
         for number, entry in enumerate(self._base.manifest.entries):
             if number not in replaced:
                 yield entry
@@ -211,11 +212,11 @@ class TabletFlush:
             before = self._base.readers[number].removed_positions()
             positions = sorted({*replaced[number], *([] if before is None else before.tolist())})
             if len(positions) < entry.row_set.rows:
-                place = self._place
-                yield replace(entry, removed=removed.write(place.location, place.folder, positions))
+                folder = self._folder
+                yield replace(entry, removed=removed.write(folder.location, folder.name, positions))
 
     def _publish(self, manifest: Manifest) -> bool:
-        outcome, reference = publish(self._store, self._place, self._reference, manifest)
+        outcome, reference = publish(self._store, self._folder, self._reference, manifest)
         if outcome != "published":
             return False
         self._base = self._base.with_manifest(manifest)
@@ -225,10 +226,10 @@ class TabletFlush:
     def _evict(self, portion: Portion, timestamp: int) -> int:
         """Evict the rows from the store; return how many of them have left it."""
         evicted, stamp = 0, portion.stamp
-        place = self._place
+        folder = self._folder
         for rows in portion.steps(self._pace.rows(_EVICTED_ROWS)):
             call = calls.evict(
-                place.tag, self._reference, place.version, timestamp, stamp, self._observers, rows
+                folder.tag, self._reference, folder.version, timestamp, stamp, self._observers, rows
             )
             found = self._pace.run(call)
             if found is None:

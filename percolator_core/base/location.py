@@ -1,4 +1,4 @@
-"""A location of files, of a base or a backup: a folder of a local file system, or a prefix of a bucket.
+"""Locations for the files of bases and backups: folders of a local file system, or prefixes of buckets.
 
 A file is written once, under a name that no other file gets, and is never changed or renamed: object stores
 have no rename. A reader learns the name only after the file is complete and synced, so it never finds a part
@@ -36,8 +36,8 @@ class Location:
     """A folder of files, named by a URL.
 
     ``url`` is a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of ``pyarrow.fs``. A relative path
-    is below the current directory. Options of an object store, such as ``endpoint_override``, follow as a
-    query. Credentials come from the environment, as the object store's own tools read them.
+    is below the current directory. The query of the URL has options of an object store, such as
+    ``endpoint_override``. Credentials come from the environment, as for the object store's own tools.
 
     Raises:
         ConfigurationError: pyarrow is not installed, or does not know the URL.
@@ -84,10 +84,10 @@ class Location:
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
-        """Write the file ``name`` in the ``with`` statement; it is complete and on disk after the statement.
+        """Write the file ``name`` in a ``with`` statement; at its end the file is complete and on disk.
 
-        ``name`` may have folders, which are created. After an exception the incomplete file is removed. If
-        that fails, too, maintenance removes the file later, since no manifest names it.
+        Folders in ``name`` are created. After an exception the incomplete file is removed. If it cannot be
+        removed, maintenance removes it later, since no manifest names it.
 
         Raises:
             StoreUnavailable: the disk is full, or the bucket refuses or does not answer.
@@ -196,8 +196,8 @@ class Location:
             raise ConfigurationError(f"{self.shown!r} is no usable location: {error}") from error
         if not right:
             raise ConfigurationError(
-                f"{self.shown!r} is no usable location: a file that was written there is not found, or has "
-                "another content"
+                f"{self.shown!r} is no usable location: a file that was written there is not found, or its "
+                "content has changed"
             )
 
     def _at(self, name: str) -> str:
@@ -217,7 +217,7 @@ class Location:
                 os.close(descriptor)
 
     def _discard(self, stream: Any, path: str) -> None:
-        """Remove an incomplete file; before that, end its upload."""
+        """End the upload of an incomplete file, then remove the file."""
         for remove in (stream.close, lambda: self._file_system.delete_file(path)):
             try:
                 remove()

@@ -1,8 +1,9 @@
 """Manifests: the row sets of one tablet, and the time up to which they are complete.
 
-A manifest is an immutable file. Its name has its number and the checksum of its content, so a reader detects
-a torn or damaged file. The tablet's meta hash has the *reference* of the valid manifest: the URL of the
-location, and the name of the file. So a reader needs no definition of the table, and a base can move.
+A manifest is an immutable file. The name of the file has the manifest's number and a checksum of the content,
+so a reader detects a torn or damaged file. The tablet's meta hash has the *reference* of the valid manifest:
+the URL of the location, and the name of the file. So a reader finds the base without the table's definition,
+also after the base has moved to another location.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Manifest:
     """The base of one tablet.
 
     ``number`` grows with each manifest of the tablet. Everything in the row sets was committed at or before
-    ``timestamp`` (microseconds). A row is in one row set at most, apart from those where it is removed.
+    ``timestamp`` (microseconds). A row is in at most one row set, apart from row sets in which it is removed.
     """
 
     number: int
@@ -75,8 +76,8 @@ class Manifest:
 
     @property
     def height(self) -> int:
-        """The most row sets that a read of one key may look at: their key ranges have a key in common."""
-        # At equal keys a range begins before another one ends: both bounds are inclusive.
+        """The largest number of row sets whose key ranges contain the same key."""
+        # Both bounds are inclusive, so at equal keys a range begins before another one ends.
         edges = sorted(
             edge for entry in self.entries for edge in ((entry.row_set.low, 0), (entry.row_set.high, 1))
         )
@@ -91,28 +92,35 @@ class Manifest:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=bytes.hex, sort_keys=True).encode()
 
 
-class Place(NamedTuple):
-    """The tablet of a base: its tag, the version of its table, and the folder of its files in a location."""
+class TabletFolder(NamedTuple):
+    """The folder with the files of one tablet's base.
+
+    ``tag`` is the tag of the tablet, and ``version`` the version of the table. ``name`` is the name of the
+    folder in the location.
+    """
 
     tag: bytes
     version: bytes
     location: Location
-    folder: str
+    name: str
 
 
-def publish(store: Store, place: Place, expected: bytes, manifest: Manifest) -> tuple[Published, bytes]:
-    """Write a manifest, and make it the valid one instead of that of the reference ``expected``.
+def publish(
+    store: Store, folder: TabletFolder, expected: bytes, manifest: Manifest
+) -> tuple[Published, bytes]:
+    """Write a manifest, and make it valid if ``expected`` is the reference of the manifest that is valid now.
 
     Return the outcome, and the new reference. The row sets of the manifest must be complete and on disk.
-    After a refusal the files stay: if this call was sent twice, the first one may have published the
-    manifest, and a later manifest may name its row sets.
+    After a refusal the files stay: if the call was sent twice, the first one may have published the manifest,
+    and a later manifest may name its row sets.
 
     Raises:
         StoreUnavailable: the store or the location does not answer.
     """
-    new = reference(place.location, write(place.location, place.folder, manifest))
-    call = calls.publish_base(place.tag, expected, new, manifest.timestamp, place.version)
-    # Durable, so that no failover brings back the manifest before, whose rows may have left the store.
+    new = reference(folder.location, write(folder.location, folder.name, manifest))
+    call = calls.publish_base(folder.tag, expected, new, manifest.timestamp, folder.version)
+    # Durable, because a failover must not bring back the previous manifest: without this one, rows that are
+    # evicted from the store afterwards would be lost.
     [published] = store.run_all([call], durably=True)
     return published, new
 
@@ -131,7 +139,7 @@ def split_reference(packed: bytes) -> tuple[str, str]:
 def write(location: Location, folder: str, manifest: Manifest) -> str:
     """Write a manifest into a folder, and return its name. Raises StoreUnavailable as `Location.create`."""
     content = manifest.pack()
-    # The name has a random part, because another maintainer may write an equal manifest, and remove it.
+    # The name has a random part, because another maintainer may write an equal manifest, and later remove it.
     name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"
     with location.create(name) as file:
         file.write(content)

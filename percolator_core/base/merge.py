@@ -47,8 +47,8 @@ def selected(  # noqa: PLR0917
     """Return the rows of a typed table from key ``low`` to below ``high`` for which ``bound`` is true.
 
     The rows are those of the base with the ``deltas`` of the store, in ascending order of their keys, or in
-    descending order with ``reverse``. The first column of the result has the keys, and the ``columns`` follow
-    under their names, one of which may equal that of the first column. `Column.missing` replaces nulls.
+    descending order with ``reverse``. The first column of the result has the keys. The ``columns`` follow
+    under their names; one of them may be named like the first column. `Column.missing` replaces nulls.
 
     Raises:
         BaseDamaged: a file of the base is missing or damaged.
@@ -104,9 +104,9 @@ class _Merge:
         rows = _GroupRows(self._definition, group)
         some = self._keys[bisect_left(self._keys, group.first) : bisect_right(self._keys, group.last)]
         if some:
-            places = compute.index_in(rows.keys, pa.array(some, pa.binary()))
-            touched = np.flatnonzero(places.is_valid())
-            found = [some[place] for place in places.take(touched).to_pylist()]
+            positions = compute.index_in(rows.keys, pa.array(some, pa.binary()))
+            touched = np.flatnonzero(positions.is_valid())
+            found = [some[position] for position in positions.take(touched).to_pylist()]
             self._in_base.update(found)
             rows.set_deltas(touched, [self._deltas[key] for key in found])
         if not may_be_true(self._bound, rows.spread):
@@ -133,8 +133,8 @@ class _Merge:
         arrays = [rows.keys, *(rows.column(column.name) for column in self._columns)]
         if chosen is None or chosen.true_count == len(rows):
             return arrays
-        places = pa.array(np.flatnonzero(chosen))
-        return [array.take(places) for array in arrays]
+        positions = pa.array(np.flatnonzero(chosen))
+        return [array.take(positions) for array in arrays]
 
 
 class _Rows:
@@ -178,7 +178,7 @@ class _GroupRows(_Rows):
         super().__init__(definition)
         self._group = group
         self._held: dict[str, pa.Array] = {}
-        self._places: Any = ()
+        self._positions: Any = ()
         self._deltas: Sequence[Delta] = ()
 
     def __len__(self) -> int:
@@ -189,13 +189,13 @@ class _GroupRows(_Rows):
         """The row keys."""
         return self._of_group(KEY)
 
-    def set_deltas(self, places: Any, deltas: Sequence[Delta]) -> None:
-        """Set the deltas of the rows at these places, which ascend."""
-        self._places, self._deltas = places, deltas
+    def set_deltas(self, positions: Any, deltas: Sequence[Delta]) -> None:
+        """Set the deltas of the rows at these positions, which ascend."""
+        self._positions, self._deltas = positions, deltas
         removed = [MARKER in delta and delta[MARKER] is None for delta in deltas]
         if any(removed):
             self.exists = np.ones(len(self), bool)
-            self.exists[places[removed]] = False
+            self.exists[positions[removed]] = False
 
     def spread(self, name: str) -> Spread | None:
         """Return the spread of a column's values."""
@@ -225,12 +225,12 @@ class _GroupRows(_Rows):
         else:
             found = pa.nulls(len(self), arrow_type(column.type))
         cells = self._cells(column)
-        changed = [place for place, cell in enumerate(cells) if cell is not _UNCHANGED]
+        changed = [position for position, cell in enumerate(cells) if cell is not _UNCHANGED]
         if not changed:
             return found
         mask = np.zeros(len(self), bool)
-        mask[self._places[changed]] = True
-        values = _array(self._definition, column, [cells[place] for place in changed])
+        mask[self._positions[changed]] = True
+        values = _array(self._definition, column, [cells[position] for position in changed])
         return compute.replace_with_mask(found, mask, values)
 
     def _cells(self, column: Column) -> list[Any]:
@@ -314,8 +314,8 @@ def _inserted(piece: pa.RecordBatch, fresh: pa.RecordBatch) -> pa.RecordBatch:
         return piece
     keys = Keys(piece.column(0))
     at = [bisect_left(keys, key) for key in fresh.column(0).to_pylist()]
-    places = np.insert(np.arange(len(piece)), at, np.arange(len(piece), len(piece) + len(fresh)))
-    return pa.concat_batches([piece, fresh]).take(pa.array(places))
+    positions = np.insert(np.arange(len(piece)), at, np.arange(len(piece), len(piece) + len(fresh)))
+    return pa.concat_batches([piece, fresh]).take(pa.array(positions))
 
 
 def _table(pieces: Sequence[pa.RecordBatch], schema: pa.Schema, reverse: bool) -> pa.Table:

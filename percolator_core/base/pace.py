@@ -15,7 +15,7 @@ ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
 _SHORTER: Final = 4
-"""Beside other clients, the rows of a step are divided by this number: a commit waits until a step ends."""
+"""The rows of a step are divided by this number if other clients have a share: commits wait for each step."""
 
 
 class Pace:

@@ -6,7 +6,7 @@ Import this module only after a call of `arrow_values.pyarrow`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,8 @@ from percolator_core.layout.records import KIND, VERSION_HEADER
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.scripts.replies import ColdRows
-from percolator_core.tables.arrow_keys import KeyParts, gathered, keys_of, offsets_of, pieces
+from percolator_core.tables.arrow_keys import KeyParts, Numbers, gathered, keys_of, offsets_of, pieces
 from percolator_core.tables.arrow_values import of_bytes, texts
-
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _EVICTED_BYTES: Final = 1 << 20
 """Bound of one step of evicting rows, because the script reads whole rows."""
@@ -50,10 +48,10 @@ class Portion:
         rows = np.frombuffer(b"".join(step.rows for step in steps), ">u4").reshape(-1, 3).astype(np.int64)
         self._key_offsets = offsets_of(rows[:, 0])
         self.keys: pa.BinaryArray = keys_of(b"".join(step.keys for step in steps), self._key_offsets)
-        # One number for each row: its fields, and its first cell.
+        # For each row: its number of fields, and the number of its first cell.
         self._fields = rows[:, 2]
         self._first_cells = np.cumsum(rows[:, 1]) - rows[:, 1]
-        # One number for each cell: its row, its column, and the bounds of its version.
+        # For each cell: the numbers of its row and its column, and the bounds of its version.
         self._rows = np.repeat(np.arange(len(rows)), rows[:, 1])
         self._columns, lengths = self._cells(steps)
         offsets = offsets_of(lengths)

@@ -137,7 +137,7 @@ def spread_of(column: Column, statistics: Any) -> Spread | None:
 
 
 def may_be_true(bound: Bound | None, spread: Callable[[str], Spread | None]) -> bool:
-    """Return False if the predicate is certainly true for no row; ``spread`` takes the name of a column."""
+    """Return False if the predicate cannot be true for any row; ``spread`` takes the name of a column."""
     return all(_may_be_true(test, spread(test.column)) for test in required(bound))
 
 

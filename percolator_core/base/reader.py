@@ -76,7 +76,7 @@ class RowSetReader:
         return self._tail().first_keys
 
     def about(self, low: bytes, high: bytes | None) -> int:
-        """Return about how many rows there are from key ``low`` to below ``high``. Raises as `find`."""
+        """Return the approximate number of rows from key ``low`` to below ``high``. Raises as `find`."""
         row_set = self.entry.row_set
         if row_set.high < low or (high is not None and row_set.low >= high):
             return 0
@@ -141,7 +141,7 @@ class RowSetReader:
         return found
 
     def values(self, group: int, names: Sequence[str]) -> Mapping[str, Values]:
-        """Return columns as `columns`, for reads of single values; ``names`` does not include the keys.
+        """Return the same columns as `columns`, for reads of single values; ``names`` lacks the keys.
 
         Columns that are not in the cache are read together. Raises as `find`.
         """

@@ -5,13 +5,13 @@
     typed table     key  time  c.<column> …     one row for each row; ``time`` is its newest commit
     raw table       key  column  time  value    one row for each cell, in order of key and column
 
-``key`` is the row key as in the store. ``c.<column>`` has the name of the column in the store, so that a
-rename touches no file, and Arrow's type of the column, so that other programs read the file as it is. It
-includes the columns of the key.
+``key`` is the row key as in the store. ``c.<column>`` is named after the column's name in the store, so that
+a rename changes no file, and has the Arrow type of the column, so that other programs can read the file. The
+columns of the table's key have such a column, too.
 
 The file is made for reads of single rows and for scans: row groups of a bounded size, a Bloom filter of the
 keys of each row group, statistics, and a checksum of each page for other readers. The *tail* is everything
-after the last row group: Bloom filters, indexes and the footer. A reader fetches the tail at once.
+after the last row group: Bloom filters, indexes and the footer. A reader fetches the tail in one request.
 
 The manifest has checksums of the tail and of each column of each row group: the format's own checksums leave
 out the headers of pages, and a changed bit there can change values.
@@ -85,7 +85,7 @@ class BaseRow(NamedTuple):
 
     ``time`` is its newest commit timestamp in microseconds. ``cells`` has the encoded values by the names of
     the columns in the store; a cell that is not there is a null. ``times`` has the commit timestamps of the
-    cells of a raw table; it is empty for a typed table, which keeps one time a row.
+    cells of a raw table; it is empty for a typed table, which keeps one time for each row.
     """
 
     key: bytes
@@ -164,9 +164,9 @@ def _raw_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.Recor
 
 
 def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) -> RowSet | None:
-    """Write a row set into ``folder`` of the location; None if there are no rows, and then no file.
+    """Write a row set into ``folder`` of the location. If there are no rows, write no file and return None.
 
-    The batches are in ascending order of key, and of column in a raw table, across all of them.
+    The rows of all batches together are in ascending order of key; those of a raw table, of key and column.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -181,7 +181,8 @@ def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) ->
     if first is None:
         return None
     last, low, newest, first_keys = first, first[KEY][0].as_py(), 0, []
-    # In memory, so that the checksums are of what is written, and an upload is one request.
+    # The file is made in memory, so that the checksums are those of the written bytes, and an upload is one
+    # request.
     memory = pa.BufferOutputStream()
     with parquet.ParquetWriter(memory, first.schema, **_options(first.schema)) as writer:
         for group in chain([first], groups):

@@ -63,7 +63,7 @@ class TabletBase:
 
     @cached_property
     def held_only(self) -> TabletBase:
-        """The same base for a caller that must not wait for files: a read of one raises NotHeld instead."""
+        """The same base for a caller that must not wait for files: instead of a read it raises NotHeld."""
         cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
         return TabletBase(self.definition, self.location, self.manifest, cache)
 
@@ -144,8 +144,8 @@ class TabletBase:
     def split(self, low: bytes, high: bytes | None, rows: int, *, reverse: bool = False) -> bytes | None:
         """Return a key that divides the range, so that the part before it has about ``rows`` rows.
 
-        With ``reverse``, the part from the key on has them. If rows are large they are fewer, because row
-        groups are limited by bytes. None means that the range has no more rows. Raises as `row`.
+        With ``reverse``, the part from the key on has about ``rows`` rows. A part of large rows has fewer,
+        because row groups are limited by bytes. None if the range has no more than that. Raises as `row`.
         """
         firsts = sorted(
             (key, reader.entry.row_set.rows / len(reader.first_keys))

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from percolator_core.catalog.catalog import Catalog, Entry, raise_safe_points
@@ -65,7 +66,7 @@ class BaseSettler(Protocol):
     """The part of `percolator_core.base.changes.BaseChanges` that a schema change uses."""
 
     def settle(self, entry: Entry) -> bool:
-        """Bring all tablets to the base of the definition; return False if the table was changed."""
+        """Move all tablets to the definition's base, or into the store; False if the table was changed."""
 
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes
@@ -76,7 +77,7 @@ class BaseSettler(Protocol):
         """Record folders that no table has any more, so that their files are removed."""
 
     def remove_abandoned(self) -> int:
-        """Remove the files of the recorded folders whose time has come."""
+        """Remove the files of the recorded folders that are due."""
 
 
 class PendingChange:
@@ -101,7 +102,8 @@ class PendingChange:
         least = self._client.oracle.timestamp() if refuses else 0
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
-        # This reads the chain's record after the entry was written. A later activation finds the entry.
+        # The chain's record is read after the entry was written: an activation that is not in the record yet
+        # finds the entry.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
 
@@ -136,8 +138,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
 
-        A concurrent activation loses no registration. This copies its writes from before the fence. After
-        the fence an old tablet refuses its write, and the activation repeats.
+        A concurrent activation loses no registration: its writes from before the fence are copied. After the
+        fence an old tablet refuses its write, and the activation repeats.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -165,7 +167,7 @@ class PendingChange:
         """Remove the dropped table from the catalog, then the files of its base."""
         base = self._definition.base
         places = [*self._entry.left, *([] if base is None else [base.place])]
-        # Recorded first: after a crash, maintenance removes them.
+        # The folders are recorded first: after a crash, maintenance removes their files.
         self._bases.abandon(places, at_once=True)
         self._client.catalog.replace(self._entry, None)
         if places:
@@ -213,7 +215,8 @@ class PendingChange:
     def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
         """Return the recorded observers of the table's columns, joined by commas, by encoded column.
 
-        So a new table is observed from its first write, even if it is created again while workers run.
+        With this record a new table is observed from its first write, even if it is created again while
+        workers run.
         """
         handle = TableHandle(definition, self._store)
         found: dict[bytes, bytes] = {}
@@ -244,9 +247,9 @@ def split_range(
     below = above = None
     for number in partition.tablets_of_range(value):
         tag = store.keyspace.tag(definition.name, number)
-        # The store first: a row may move from there to the base at any time.
+        # The store is read first: a row may move from there to the base at any time.
         for low, high in (
-            _row_on_each_side(store, partition, tag, value),
+            partition.row_on_each_side(value, partial(_rows, store, rows_key(tag))),
             bases.rows_on_each_side(definition, tag, value),
         ):
             # An empty row key is possible: only None means "no row".
@@ -260,26 +263,10 @@ def split_range(
     return with_range(definition, value, upper_is_new=above is None)
 
 
-def _row_on_each_side(
-    store: Store, partition: Partition, tag: bytes, value: bytes
-) -> tuple[bytes | None, bytes | None]:
-    """Return a row of the tablet below the value, and a row at or above the value."""
-    key = rows_key(tag)
-    bound = partition.first_row(value)
-    if bound is not None:
-        low, high = store.call(
-            (b"ZRANGEBYLEX", key, b"-", b"(" + bound, b"LIMIT", 0, 1),
-            (b"ZRANGEBYLEX", key, b"[" + bound, b"+", b"LIMIT", 0, 1),
-        )
-        return next(iter(low), None), next(iter(high), None)
-    below = above = None
-    start: bytes = b"-"
-    while start and (below is None or above is None):
-        rows: Sequence[bytes] = store.one((b"ZRANGEBYLEX", key, start, b"+", b"LIMIT", 0, _ROWS_AT_ONCE))
-        for row in rows:
-            if partition.is_below(row, value):
-                below = row
-            else:
-                above = row
+def _rows(store: Store, key: bytes, low: bytes, high: bytes | None) -> Iterator[bytes]:
+    """Yield the rows of a tablet's row index from ``low`` to below ``high``."""
+    start, stop = b"[" + low, b"+" if high is None else b"(" + high
+    while start:
+        rows = store.one((b"ZRANGEBYLEX", key, start, stop, b"LIMIT", 0, _ROWS_AT_ONCE))
+        yield from rows
         start = b"(" + rows[-1] if len(rows) == _ROWS_AT_ONCE else b""
-    return below, above

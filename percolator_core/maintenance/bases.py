@@ -22,7 +22,7 @@ from percolator_core.base.changes import GRACE, BaseChanges, folder_of, is_in, r
 from percolator_core.base.cleanup import remove_unneeded
 from percolator_core.base.compaction import TabletCompaction
 from percolator_core.base.flush import TabletFlush
-from percolator_core.base.manifest import Manifest, Place
+from percolator_core.base.manifest import Manifest, TabletFolder
 from percolator_core.base.pace import ALL, Pace
 from percolator_core.base.tablet import TabletBase
 from percolator_core.catalog.schema_change import SchemaChanges
@@ -258,23 +258,23 @@ class BaseMaintainer:
         found = self._store.call_many([(b"HGET", meta_key(tag), BASE) for tag in tags], _AT_ONCE)
         return [one or b"" for one in found]
 
-    def _place(self, handle: TableHandle, rule: BaseRule, number: int) -> Place:
+    def _folder(self, handle: TableHandle, rule: BaseRule, number: int) -> TabletFolder:
         location = self._client.bases.location(rule.location)
-        return Place(handle.tags[number], handle.version, location, folder_of(rule, number))
+        return TabletFolder(handle.tags[number], handle.version, location, folder_of(rule, number))
 
     def _flush(
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace, observers: Sequence[str]
     ) -> TabletFlush | None:
         """Return the flush of a tablet; None if the table was changed meanwhile."""
-        place, bases = self._place(handle, rule, number), self._client.bases
+        folder, bases = self._folder(handle, rule, number), self._client.bases
         if not self._changes.settle_tablet(handle, number):
             return None
-        reference = reference_of(self._store, place.tag)
+        reference = reference_of(self._store, folder.tag)
         if reference:
-            base = bases.tablet(handle, place.tag, reference)
+            base = bases.tablet(handle, folder.tag, reference)
         else:
-            base = TabletBase(handle.definition, place.location, Manifest(0, 0), bases.cache)
-        return TabletFlush(self._store, place, base, reference, observers, pace)
+            base = TabletBase(handle.definition, folder.location, Manifest(0, 0), bases.cache)
+        return TabletFlush(self._store, folder, base, reference, observers, pace)
 
     def _compact(
         self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int], *, everything: bool
@@ -303,22 +303,22 @@ class BaseMaintainer:
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace
     ) -> TabletCompaction | None:
         """Return the compaction of a tablet; None if its files are not at the table's location yet."""
-        place = self._place(handle, rule, number)
-        reference = reference_of(self._store, place.tag)
+        folder = self._folder(handle, rule, number)
+        reference = reference_of(self._store, folder.tag)
         if not is_in(reference, rule):
             return None
-        manifest = manifests.load(place.location, manifests.split_reference(reference)[1])
-        return TabletCompaction(self._store, handle.definition, place, manifest, reference, pace)
+        manifest = manifests.load(folder.location, manifests.split_reference(reference)[1])
+        return TabletCompaction(self._store, handle.definition, folder, manifest, reference, pace)
 
     def _remove_files(self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int]) -> int:
         removed = 0
         since = min(time.time(), self._oldest_pin() / 1e6) - self._grace
         for number in numbers:
-            place = self._place(handle, rule, number)
-            with self._lease(place.tag) as pace:
-                reference = reference_of(self._store, place.tag)
+            folder = self._folder(handle, rule, number)
+            with self._lease(folder.tag) as pace:
+                reference = reference_of(self._store, folder.tag)
                 if pace and is_in(reference, rule):
-                    removed += remove_unneeded(self._store, place, reference, since)
+                    removed += remove_unneeded(self._store, folder, reference, since)
         return removed
 
 

@@ -35,13 +35,13 @@ class Partition:
     def __init__(self, definition: TableDefinition) -> None:
         self._codec = KeyCodec(definition)
         self._whole = tuple(range(len(definition.key)))
-        position = {name: place for place, name in enumerate(definition.key)}
+        position_of = {name: position for position, name in enumerate(definition.key)}
         hashes = _hash_rules(definition)
         self._hashes = tuple(
-            (tuple(position[name] for name in rule.columns), rule.buckets) for rule in hashes
+            (tuple(position_of[name] for name in rule.columns), rule.buckets) for rule in hashes
         )
         self._ranges = (
-            None if definition.ranges is None else (position[definition.ranges.column], definition.ranges)
+            None if definition.ranges is None else (position_of[definition.ranges.column], definition.ranges)
         )
         self.buckets = math.prod(rule.buckets for rule in hashes)
 
@@ -49,29 +49,29 @@ class Partition:
         """Return the number of the row's tablet. Raises ValueError if the row is no key of the table."""
         parts = self._codec.split(row)
         bucket = 0
-        for seed, (places, buckets) in enumerate(self._hashes):
+        for seed, (positions, buckets) in enumerate(self._hashes):
             bucket = (
-                bucket * buckets + self._bucket(places, [parts[place] for place in places], seed) % buckets
+                bucket * buckets + self._bucket(positions, [parts[at] for at in positions], seed) % buckets
             )
         if self._ranges is None:
             return bucket
-        place, rule = self._ranges
-        return rule.numbers[bisect_right(rule.splits, parts[place])] * self.buckets + bucket
+        position, rule = self._ranges
+        return rule.numbers[bisect_right(rule.splits, parts[position])] * self.buckets + bucket
 
     def prune(self, bounds: Mapping[str, Bounds]) -> list[int]:
         """Return the tablets that can have rows within the bounds of some columns, in ascending order."""
         names = self._codec.columns
         buckets_left = [
-            self._buckets_left(places, [bounds.get(names[place]) for place in places], seed, buckets)
-            for seed, (places, buckets) in enumerate(self._hashes)
+            self._buckets_left(positions, [bounds.get(names[at]) for at in positions], seed, buckets)
+            for seed, (positions, buckets) in enumerate(self._hashes)
         ]
         buckets = [0]
         for (_, count), some in zip(self._hashes, buckets_left, strict=True):
             buckets = [bucket * count + one for bucket in buckets for one in some]
         if self._ranges is None:
             return buckets
-        place, rule = self._ranges
-        numbers = _ranges_left(rule, bounds.get(names[place]))
+        position, rule = self._ranges
+        numbers = _ranges_left(rule, bounds.get(names[position]))
         return sorted(number * self.buckets + bucket for number in numbers for bucket in buckets)
 
     def tablets_of_range(self, value: bytes) -> range:
@@ -80,24 +80,35 @@ class Partition:
         number = _range_number(rule, value)
         return range(number * self.buckets, (number + 1) * self.buckets)
 
-    def first_row(self, value: bytes) -> bytes | None:
-        """Return the least row key with this value or a greater one; None unless rows sort by the column."""
-        place, _ = self._range_rule
-        return None if place else self._codec.bounds((), low=value)[0]
+    def row_on_each_side(
+        self, value: bytes, rows: Callable[[bytes, bytes | None], Iterator[bytes]]
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return a row below a value of the range column, and one at or above it; None if there is none.
 
-    def is_below(self, row: bytes, value: bytes) -> bool:
-        """Return True if the row's value in the range column is less than ``value``."""
-        place, _ = self._range_rule
-        return self._codec.split(row)[place] < value
+        ``rows`` yields the rows from an inclusive lower to an exclusive upper bound; None is no bound.
+        """
+        position, _ = self._range_rule
+        if position == 0:
+            bound, _ = self._codec.bounds((), low=value)
+            return next(rows(b"", bound), None), next(rows(bound, None), None)
+        below = above = None
+        for row in rows(b"", None):
+            if self._codec.split(row)[position] < value:
+                below = row
+            else:
+                above = row
+            if below is not None and above is not None:
+                break
+        return below, above
 
     @property
     def _range_rule(self) -> tuple[int, RangeRule]:
         assert self._ranges is not None
         return self._ranges
 
-    def _bucket(self, places: tuple[int, ...], parts: Sequence[bytes], seed: int) -> int:
+    def _bucket(self, positions: tuple[int, ...], parts: Sequence[bytes], seed: int) -> int:
         """Hash some parts of the key. The whole key is hashed like the row of a raw table."""
-        if places == self._whole:
+        if positions == self._whole:
             return crc32(self._codec.join(parts), seed)
         found = seed
         for part in parts:
@@ -105,12 +116,13 @@ class Partition:
         return _mixed(found)
 
     def _buckets_left(
-        self, places: tuple[int, ...], bounds: Sequence[Bounds | None], seed: int, buckets: int
+        self, positions: tuple[int, ...], bounds: Sequence[Bounds | None], seed: int, buckets: int
     ) -> Sequence[int]:
         values = [one.values for one in bounds if one is not None and one.values is not None]
         if len(values) < len(bounds) or math.prod(map(len, values)) > MOST_COMBINATIONS:
             return range(buckets)
-        return sorted({self._bucket(places, parts, seed) % buckets for parts in itertools.product(*values)})
+        found = (self._bucket(positions, parts, seed) for parts in itertools.product(*values))
+        return sorted({one % buckets for one in found})
 
 
 def _mixed(found: int) -> int:
@@ -192,7 +204,7 @@ def _key_ranges(
     following = definition.key[len(fixed)] if len(fixed) < len(definition.key) else None
     next_bounds = bounds.get(following, Bounds()) if following is not None else Bounds()
     low, high = next_bounds.low, next_bounds.high
-    if next_bounds.values is not None:  # too many values for a range each
+    if next_bounds.values is not None:  # too many values: one range covers all of them
         low, high = min(next_bounds.values), max(next_bounds.values)
     if low is not None and high is not None and low > high:
         return

@@ -20,7 +20,7 @@ from percolator_core.base import manifest as manifests
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.flush import Flushed, TabletFlush
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Manifest, Place
+from percolator_core.base.manifest import Manifest, TabletFolder
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import BASE, MARKER, is_internal, meta_key, row_prefix, rows_key
 from percolator_core.layout.records import pack_timestamp, unpack_version
@@ -66,8 +66,8 @@ class Tablet:
 
     def begun(self, observers: Sequence[str] = (), reference: bytes | None = None) -> TabletFlush:
         reference = self.reference if reference is None else reference
-        place = Place(self.tag, self.db.catalog.table(self.table).version, self.location, "t/0")
-        return TabletFlush(self.db.store, place, self.base(reference), reference, observers)
+        folder = TabletFolder(self.tag, self.db.catalog.table(self.table).version, self.location, "t/0")
+        return TabletFlush(self.db.store, folder, self.base(reference), reference, observers)
 
     def stored(self) -> dict[bytes, dict[bytes, bytes | None]]:
         """The newest cells in the store, by row and column; a deletion is None."""

@@ -20,7 +20,7 @@ from percolator_core.base.changes import folder_of, reference_of
 from percolator_core.base.compaction import plan
 from percolator_core.base.flush import TabletFlush
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Entry, Manifest, Place, Removed, publish
+from percolator_core.base.manifest import Entry, Manifest, Removed, TabletFolder, publish
 from percolator_core.base.pace import Pace
 from percolator_core.base.row_set import RowSet
 from percolator_core.base.tablet import TabletBase
@@ -60,16 +60,16 @@ def in_store(db: Database) -> list[str]:
     return sorted(row.decode() for tag in tags for row in db.store.one((b"ZRANGE", tag + b"rows", 0, -1)))
 
 
-def tablet(db: Database, number: int = 0) -> tuple[Place, bytes, Manifest]:
-    """A tablet's place, and its manifest with the reference."""
+def tablet(db: Database, number: int = 0) -> tuple[TabletFolder, bytes, Manifest]:
+    """A tablet's folder, and its manifest with the reference."""
     handle = db.catalog.table("raw")
     rule = handle.definition.base
     assert rule is not None
     location = Location(rule.location)
-    place = Place(handle.tags[number], handle.version, location, folder_of(rule, number))
-    reference = reference_of(db.store, place.tag)
+    folder = TabletFolder(handle.tags[number], handle.version, location, folder_of(rule, number))
+    reference = reference_of(db.store, folder.tag)
     name = manifests.split_reference(reference)[1]
-    return place, reference, manifests.load(location, name) if name else Manifest(0, 0)
+    return folder, reference, manifests.load(location, name) if name else Manifest(0, 0)
 
 
 def maintainer(db: Database, grace: float = 3600) -> BaseMaintainer:
@@ -361,13 +361,13 @@ def test_files_that_nobody_names_are_removed_when_they_are_old(raw: Database) ->
     raw.flush("raw", everything=True)
     put(raw, "a", b"2")
     raw.flush("raw", everything=True)
-    place, _, manifest = tablet(raw)
-    before = place.location.names()
+    folder, _, manifest = tablet(raw)
+    before = folder.location.names()
     assert maintainer(raw).compact("raw").files == 0
-    assert place.location.names() == before
-    age(place.location, before, 10_000)
+    assert folder.location.names() == before
+    age(folder.location, before, 10_000)
     assert maintainer(raw).compact("raw").files > 0
-    left = set(place.location.names())
+    left = set(folder.location.names())
     assert manifest.files <= left
     # What is left: the row set, and the manifest before and after the removal.
     assert len(left) == len(manifest.files) + 2
@@ -380,25 +380,25 @@ def test_a_reader_with_the_manifest_before_finds_its_files(raw: Database) -> Non
     for number in range(3):
         put(raw, f"{number}")
         raw.flush("raw", everything=True)
-    place, reference, manifest = tablet(raw)
+    folder, reference, manifest = tablet(raw)
     handle = raw.catalog.table("raw")
-    age(place.location, place.location.names(), 10_000)
+    age(folder.location, folder.location.names(), 10_000)
     raw.compact("raw")
     assert tablet(raw)[2].files.isdisjoint(manifest.files)
-    before = manifests.load(place.location, manifests.split_reference(reference)[1])
-    reader = TabletBase(handle.definition, place.location, before, raw.client.bases.cache)
+    before = manifests.load(folder.location, manifests.split_reference(reference)[1])
+    reader = TabletBase(handle.definition, folder.location, before, raw.client.bases.cache)
     raw.client.bases.cache.forget(lambda _: False)
     raw.compact("raw")
     assert [row.key for row in reader.rows(b"", None)] == [b"0", b"1", b"2"]
     # Once the manifest that replaced it is old, too, its files go, unless a pinned snapshot is as old.
     at = raw.timestamp()
-    age(place.location, place.location.names(), 10_000)
+    age(folder.location, folder.location.names(), 10_000)
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(GarbageCollector, "pins", lambda _: [at - 12_000_000_000])
         raw.compact("raw")
-    assert manifest.files <= set(place.location.names())
+    assert manifest.files <= set(folder.location.names())
     raw.compact("raw")
-    assert not manifest.files & set(place.location.names())
+    assert not manifest.files & set(folder.location.names())
 
 
 @pytest.fixture
@@ -464,14 +464,14 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
     raw.flush("raw", everything=True)
     put(raw, "b")
     safe = raw.collect_garbage(timedelta(0)).safe_point
-    place, reference, manifest = tablet(raw)
+    folder, reference, manifest = tablet(raw)
     definition = raw.catalog.table("raw").definition
-    base = TabletBase(definition, place.location, manifest, raw.client.bases.cache)
-    late = TabletFlush(raw.store, place, base, reference, ())
+    base = TabletBase(definition, folder.location, manifest, raw.client.bases.cache)
+    late = TabletFlush(raw.store, folder, base, reference, ())
     [portion] = late._portions(safe, safe)
 
     def removed_meanwhile(*arguments: Any) -> Any:
-        assert cleanup.remove_unneeded(raw.store, place, reference, time.time() + 10) > 0
+        assert cleanup.remove_unneeded(raw.store, folder, reference, time.time() + 10) > 0
         return publish(*arguments)
 
     with pytest.MonkeyPatch.context() as changed:
@@ -484,12 +484,12 @@ def test_a_writer_that_was_slow_never_names_a_file_that_was_removed(raw: Databas
 def test_nothing_is_removed_by_a_maintainer_that_was_slow(raw: Database) -> None:
     put(raw, "a")
     raw.flush("raw", everything=True)
-    place, reference, _ = tablet(raw)
+    folder, reference, _ = tablet(raw)
     put(raw, "b")
     raw.flush("raw", everything=True)
-    before = place.location.names()
-    assert cleanup.remove_unneeded(raw.store, place, reference, time.time() + 10) == 0
-    assert set(before) <= set(place.location.names())
+    before = folder.location.names()
+    assert cleanup.remove_unneeded(raw.store, folder, reference, time.time() + 10) == 0
+    assert set(before) <= set(folder.location.names())
 
 
 def test_a_share_of_the_time_and_a_rate_of_bytes(raw: Database, monkeypatch: pytest.MonkeyPatch) -> None:
