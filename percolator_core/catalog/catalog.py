@@ -62,8 +62,8 @@ class Entry:
 
     ``pending`` is an unfinished schema change, which any client may finish
     (`percolator_core.catalog.schema_change`). ``sweep`` has the stored names of dropped columns whose cells
-    are not all removed yet. ``left`` has the places of bases that the table had, some tablets of which may
-    still have rows there: the locations, and the folders in them.
+    are not all removed yet. ``left`` has the location and the folder of each earlier base of the table in
+    which tablets may still have rows.
     """
 
     raw: bytes
@@ -111,7 +111,7 @@ class Catalog:
         self.handles = Tables(None, self._find)
 
     def table(self, name: str) -> TableHandle:
-        """Return the table. Raises UnknownTable if the store does not have it, either."""
+        """Return the table. Raises UnknownTable if there is none in the store."""
         self.keep_fresh()
         return self.handles[name]
 
@@ -206,7 +206,7 @@ class Catalog:
     def refresh(self) -> Tables:
         """Read the catalog into ``handles``. Raises StoreUnavailable.
 
-        An unchanged table keeps its handle with the caches of the handle.
+        An unchanged table keeps its handle, and so the handle's caches.
         """
         looked = time.monotonic()
         flat = self._store.one((b"HGETALL", self._store.keyspace.catalog))

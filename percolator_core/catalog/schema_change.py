@@ -161,7 +161,7 @@ class SchemaChanges:
     def set_base(self, name: str, rule: BaseRule | None) -> None:
         """Give a table a base, change its base, or take it away; see `Database.set_base`.
 
-        At the location that the table has already, it keeps its folder instead of the rule's.
+        If the location stays the same, the table keeps its folder, and the folder of ``rule`` is ignored.
         """
 
         def plan(found: TableDefinition) -> _Plan | None:
@@ -185,7 +185,7 @@ class SchemaChanges:
         return True
 
     def finish_or_repair(self, name: str, version: bytes) -> None:
-        """Finish or repair the pending schema change after a tablet refused ``version``. Then retry.
+        """Finish or repair the pending schema change after a tablet refused ``version``; the caller retries.
 
         Raises:
             LockTimeout: a transaction is still committing.
@@ -196,10 +196,10 @@ class SchemaChanges:
         if entry.pending is not None:
             self.finish(entry, sweep=False)
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
-            # Entry and tablets disagree without a pending change: a failover has lost a write. (If the
-            # tablets have the version, another table of the transaction caused the refusal. A new version of
-            # this table would refuse its other writers, which would then repair further tables. And an index
-            # with a newer version than the drop of its table would not be dropped.)
+            # Entry and tablets disagree without a pending change: a failover has lost a write. If the tablets
+            # have the version, another table of the transaction caused the refusal. Then this table must not
+            # get a new version: its other writers would be refused, and would repair further tables. An index
+            # with a newer version than the drop of its table would not be dropped.
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)

@@ -120,7 +120,7 @@ def stands(standing: Sequence[bytes | None], at: int) -> bool:
     """Return True if a tablet and its base have everything that a snapshot at ``at`` may see.
 
     ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
-    dropped table. With a safe point above the snapshot, versions that it sees may have been collected.
+    dropped table. If the safe point is above the snapshot, versions that the snapshot sees may be collected.
     """
     version, safe, _ = standing
     return version is not None and at >= int(safe or 0)
@@ -139,12 +139,13 @@ class TableHandle:
 
     ``columns`` has the columns that hold data, by name; a lookup of another column raises UnknownColumn.
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
-    packed command that reads its standing: version, safe point and base. ``place`` returns the tablet of a
-    row; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's columns
-    to their names; it is empty for a raw table, where both names are equal. ``marker`` is the internal column
-    that every row of a typed table has. ``bindings`` caches values that `percolator_core.tables` derives from
-    models and indexes. ``version`` is the version of the catalog's entry as text, or ``?`` during a schema
-    change. A write contains this version, and a tablet with another version refuses the write.
+    packed command that reads its standing: version, safe point and base. ``place`` returns the number of a
+    row's tablet; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's
+    columns to their names; it is empty for a raw table, where both names are equal. ``marker`` is the
+    internal column that every row of a typed table has. ``bindings`` caches values that
+    `percolator_core.tables` derives from models and indexes. ``version`` is the version of the catalog's
+    entry as text, or ``?`` during a schema change. A write contains this version, and a tablet with another
+    version refuses the write.
     """
 
     __slots__ = (
@@ -190,15 +191,15 @@ class TableHandle:
         return tablet_of(row, self.tablets) if place is None else place(row)
 
     def tag(self, row: bytes) -> bytes:
-        """Return the tag of the row's tablet. Raises like `tablet`."""
+        """Return the tag of the row's tablet. Raises as `tablet`."""
         return self.tags[self.tablet(row)]
 
     def row_key(self, row: bytes) -> bytes:
-        """Return the key of the row's hash. Raises like `tablet`."""
+        """Return the key of the row's hash. Raises as `tablet`."""
         return self.row_prefixes[self.tablet(row)] + row
 
     def standing(self, row: bytes) -> bytes:
-        """Return the packed command that reads the standing of the row's tablet. Raises like `tablet`."""
+        """Return the packed command that reads the standing of the row's tablet. Raises as `tablet`."""
         return self.standings[self.tablet(row)]
 
     def encode(self, column: str) -> bytes:

@@ -245,12 +245,13 @@ def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[Rende
 def _typed_rows(
     snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
 ) -> Iterator[tuple[bytes, Shown]]:
-    from percolator_core.schema.row_keys import encode_key
+    from percolator_core.schema.row_keys import KeyCodec
 
+    codec = KeyCodec(definition)
     wanted = None if asked.columns is None else list(dict.fromkeys([*definition.key, *asked.columns]))
     found = snapshot.select(definition.name, _predicate(definition, asked), wanted, asked.most, asked.reverse)
     for values in found:
-        row = encode_key(definition, [values[name] for name in definition.key])
+        row = codec.encode([values[name] for name in definition.key])
         data = {name: json_value(value) for name, value in values.items()}
         lines: list[RenderableType] = [Text(show_key(definition, values), style="bold")]
         lines += [

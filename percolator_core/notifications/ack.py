@@ -37,7 +37,8 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
             return None
         timestamp = observed.commit_ts
     transaction.write(lease.table, lease.row, acked, (PUT, value))
-    return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)
+    column = transaction.handle_of(lease.table).decode(lease.column)
+    return Cell(lease.table, lease.row, column, timestamp)
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:

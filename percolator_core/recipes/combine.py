@@ -43,7 +43,7 @@ _sequence: Final = itertools.count()
 
 
 class CombineQueue:
-    """Items for many keys, in one table, which are folded into one cell a key.
+    """Items for many keys, in one table, which are folded into one cell for each key.
 
     The table has a notify-only column ``added``. Use few tablets, because every run reads all tablets. The
     observer is weak, and notifies itself if items are left::
@@ -98,7 +98,7 @@ class CombineQueue:
         Raises:
             UnknownTable, UnknownColumn: the queue's table does not exist, or has no such notify-only column.
             ConfigurationError: the observer does not declare the queue's column.
-            TypeError, ValueError: as for `Transaction.set`; a key has at most 65,000 bytes.
+            TypeError, ValueError: as `Transaction.set`; a key has at most 65,000 bytes.
             StoreUnavailable: the store does not answer.
         """
         start = t.start_timestamp
@@ -110,12 +110,12 @@ class CombineQueue:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
         A drain deletes items and changes the cell in one commit. So in one snapshot each item either is in
-        the cell or waits. The scan also passes all rows that were drained since the previous garbage
-        collection. It reads lazily.
+        the cell or waits. The scan is lazy. It also has to skip all rows that were drained since the previous
+        garbage collection.
 
         Raises:
             ValueError: the key has more than 65,000 bytes.
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
         """
         found = row_bytes(key)
         rows = t.scan(self._table, _slice_row(found, 0), _slice_row(found, _END), columns=[VALUE])
@@ -125,7 +125,7 @@ class CombineQueue:
         """Read the whole queue, notify every slice with items, and return the number of slices.
 
         Raises:
-            UnknownTable, UnknownColumn, StoreUnavailable: as for `add`.
+            UnknownTable, UnknownColumn, StoreUnavailable: as `add`.
         """
         slice_rows = {row[: -_ITEM.size] for row, _ in db.snapshot().scan(self._table, columns=[VALUE])}
         for slice_row in slice_rows:
@@ -139,7 +139,7 @@ class CombineQueue:
         Call this in the observer. If items may be left, the call notifies the cell again.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
         """
         key, number = _split(cell.row)

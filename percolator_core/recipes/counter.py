@@ -15,7 +15,7 @@ from percolator_core.recipes.rows import AnyReader, AnyTransaction
 
 
 class Counter:
-    """Whole numbers, one a key, each in a cell with a queue of increments.
+    """Whole numbers, one for each key, each in a cell with a queue of increments.
 
     Declare tables and observer as for `CombineQueue`; the queue's table is ``hits`` here, and the cells are
     in the table ``pages``, column ``hits``::
@@ -43,7 +43,7 @@ class Counter:
 
         Raises:
             TypeError: ``n`` is no int.
-            Others: as for `CombineQueue.add`.
+            Others: as `CombineQueue.add`.
         """
         if not isinstance(n, int):
             raise TypeError(f"a counter is changed by an int, not {type(n).__name__}")
@@ -52,12 +52,12 @@ class Counter:
     def value(self, t: AnyReader, key: str | bytes) -> int:
         """Return the exact sum of all increments that ``t`` sees, including its own; 0 without increments.
 
-        The call reads the cell and the increments that wait, and passes all rows that were drained since the
+        The call reads the cell and the increments that wait, and skips all rows that were drained since the
         previous garbage collection. Two transactions may read the same value and then add: they do not
         conflict.
 
         Raises:
-            LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as for `Transaction.scan`.
+            LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as `Transaction.scan`.
         """
         table, column = self._into
         return int(t.get(table, key, column) or 0) + sum(map(int, self._queue.waiting(t, key)))

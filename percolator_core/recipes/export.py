@@ -1,4 +1,4 @@
-"""A queue of changes for a system outside the store, which takes no part in transactions.
+"""A queue of changes for a system that is outside the store and takes no part in transactions.
 
 A run of an observer may be repeated. So an observer without a queue may send a result twice, send a result
 that is never committed, or send a newer result before an older one. With a queue, the transaction of a change
@@ -121,9 +121,9 @@ class ExportQueue:
         reads a cell, which fixes the snapshot of ``t``.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.get`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.get`.
             ConfigurationError: the observer does not declare the queue's ``last``.
-            TypeError, ValueError: as for `Transaction.set`; a key has at most 65,000 bytes.
+            TypeError, ValueError: as `Transaction.set`; a key has at most 65,000 bytes.
         """
         row = key_row(row_bytes(key))
         last = t.get(self._table, row, LAST)
@@ -139,7 +139,7 @@ class ExportQueue:
         """Return the items of ``key`` that are not exported yet, in order, at most ``limit``.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ValueError: the key has more than 65,000 bytes, or ``limit`` is below 0.
         """
         row = key_row(row_bytes(key))
@@ -155,7 +155,7 @@ class ExportQueue:
         raised, and the worker tries again later.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
             Exception: the sink refused the first item.
         """
@@ -192,7 +192,7 @@ class ExportQueue:
         name.
 
         Raises:
-            UnknownTable, LockTimeout, StoreUnavailable: as for `add`.
+            UnknownTable, LockTimeout, StoreUnavailable: as `add`.
         """
         with db.snapshot() as snapshot:
             rows = snapshot.scan(self._table, columns=[PAYLOAD])

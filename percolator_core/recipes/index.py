@@ -1,4 +1,4 @@
-"""Find rows by the value of a column. The index is a table, which the transactions of the data maintain.
+"""Find rows by the value of a column. The index is a table that is changed by the transactions of the data.
 
 Each row with the column has an *entry*: a row of the index's table, with the value and the data's row as its
 key. The encoding is unique, and entries sort by value, then by row. A transaction that sets a cell through
@@ -72,8 +72,8 @@ class SecondaryIndex:
     def __init__(self, table: str, column: str, index: str, *, key: Key | None = None) -> None:
         """``index`` is the table of the entries.
 
-        ``key`` computes the indexed value from a cell's value, and returns None to leave the row out. The
-        result may depend only on the cell's value, which is the default. Indexed values sort as bytes.
+        ``key`` computes the indexed value from a cell's value, and from nothing else; it returns None to
+        leave the row out. Without ``key`` the cell's value is indexed. Indexed values sort as bytes.
         """
         self._table = table
         self._column = column
@@ -84,10 +84,9 @@ class SecondaryIndex:
         """Set the column of a row, and move its entry. Reads the cell first.
 
         Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as for
-            `Transaction.get`.
+            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.get`.
             ConfigurationError: the observer does not declare the column.
-            TypeError, ValueError: as for `Transaction.set`; value and row together are too long for a row
+            TypeError, ValueError: as `Transaction.set`; value and row together are too long for a row
             key.
         """
         old = t.get(self._table, row, self._column)
@@ -122,7 +121,7 @@ class SecondaryIndex:
         """Yield the rows with this value, in row order, as ``t`` sees them. The scan is lazy.
 
         Raises:
-            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             TypeError, ValueError: ``limit`` is no int, or below 0.
         """
         front = _escape(value)
@@ -151,7 +150,7 @@ class SecondaryIndex:
         """Compare all data with the whole index, as of now; return the differences, missing entries first.
 
         Raises:
-            UnknownTable, UnknownColumn, LockTimeout, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, UnknownColumn, LockTimeout, StoreUnavailable: as `Transaction.scan`.
         """
         with db.snapshot() as snapshot:
             return list(self._differences(snapshot))
@@ -166,7 +165,7 @@ class SecondaryIndex:
         Raises:
             TransactionConflict: other transactions changed the same rows again and again. Call this again.
             ValueError: a value and its row are too long for a row key of the index.
-            UnknownTable, UnknownColumn, LockTimeout, StoreUnavailable: as for `Transaction.scan`.
+            UnknownTable, UnknownColumn, LockTimeout, StoreUnavailable: as `Transaction.scan`.
         """
         repaired = 0
         with db.snapshot() as snapshot:

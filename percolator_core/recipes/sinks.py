@@ -173,7 +173,7 @@ class KafkaSink:
 
     The producer chooses the partition by the key, so the messages of a key go to one partition. The sink
     waits for the acknowledgement of each message, which keeps the order. Messages may be repeated: a consumer
-    stores the newest sequence of each key, and drops a message without a greater one (`sequence_of`).
+    stores the newest sequence of each key, and drops a message whose sequence (`sequence_of`) is not greater.
     """
 
     def __init__(self, producer: Any, topic: str, *, timeout: float = 30.0) -> None:

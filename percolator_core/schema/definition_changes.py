@@ -116,7 +116,7 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
 
 
 def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
-    """Return True if ``found`` is ``wanted``, apart from columns, ranges and a base that came later."""
+    """Return True if ``found`` is ``wanted``, apart from columns, ranges and a base that were added later."""
     if wanted.base is None:
         found = found.with_(base=None)
     if not (wanted.is_typed and found.is_typed):

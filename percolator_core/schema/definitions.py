@@ -1,4 +1,4 @@
-"""Table definitions, as in the catalog, and the checks of a definition."""
+"""Table definitions, as the catalog has them, and the checks of a definition."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class IndexRule:
 class BaseRule:
     """The columnar base of a table.
 
-    ``location`` is the URL of a folder or bucket. The table has the folder ``folder`` in it for itself. A
-    flush moves the rows that were not changed for ``cold_after`` microseconds; None moves no rows by their
-    age. If the table has more than ``memory`` bytes in the store, a flush also moves the rows that were
-    changed longest ago; None is no limit.
+    ``location`` is the URL of a folder or bucket. The table's files are in its folder ``folder``, which no
+    other table uses. A flush moves the rows that were not changed for ``cold_after`` microseconds; None moves
+    no rows by their age. If the table has more than ``memory`` bytes in the store, a flush also moves the
+    rows that were changed longest ago; None is no limit.
     """
 
     location: str
@@ -236,13 +236,7 @@ def from_json(found: dict[str, Any]) -> TableDefinition:
 
 def _column_from_json(found: dict[str, Any]) -> Column:
     missing = found["missing"]
-    return Column(
-        found["name"],
-        found["type"],
-        found["nullable"],
-        found["stored"],
-        None if missing is None else bytes.fromhex(missing),
-    )
+    return Column(**{**found, "missing": None if missing is None else bytes.fromhex(missing)})
 
 
 def check_definition(definition: TableDefinition) -> None:

@@ -62,7 +62,7 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of the text, then ``end``. Raises ValueError with the position of other characters."""
+    """Yield the tokens of the text, then ``end``. Raises ValueError at a character that begins no token."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)

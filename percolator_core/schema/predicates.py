@@ -336,7 +336,7 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
         case "<" | "<=":
             more = Bounds(bounds.values, high=test.values[0])
         case "^=":
-            # The inclusive upper bound is one value without the prefix. Bounds may allow too much.
+            # The upper bound is inclusive, so bounds also allow the least value above the prefix.
             more = Bounds(bounds.values, test.values[0], least_above(test.values[0]))
         case _:
             return None

@@ -6,7 +6,7 @@ the mark sorts before any longer value. The last column has no mark: a key of on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from percolator_core.schema.definitions import TableDefinition
@@ -37,11 +37,8 @@ class KeyCodec:
         """
         if len(values) != len(self._types):
             raise ValueError(f"the key is ({', '.join(self.columns)}), but {len(values)} values are given")
-        return self.join([self.encode_part(position, value) for position, value in enumerate(values)])
-
-    def encode_part(self, position: int, value: Any) -> bytes:
-        """Return the bytes of one value, without the end mark. Raises like `encode`."""
-        return encode_value(self.columns[position], self._types[position].encode, value)
+        named = zip(self.columns, self._types, values, strict=True)
+        return self.join([encode_value(name, kind.encode, value) for name, kind, value in named])
 
     def join(self, parts: Sequence[bytes]) -> bytes:
         """Return the row key of encoded values, or the common prefix of all keys that begin with them."""
@@ -85,7 +82,7 @@ class KeyCodec:
         return parts
 
     def decode(self, row: bytes) -> tuple[Any, ...]:
-        """Return the values of a row key. Raises like `split`."""
+        """Return the values of a row key. Raises as `split`."""
         parts = self.split(row)
         try:
             return tuple(kind.decode(part) for kind, part in zip(self._types, parts, strict=True))
@@ -106,11 +103,11 @@ class KeyCodec:
         low: bytes | None = None,
         high: bytes | None = None,
     ) -> tuple[bytes, bytes | None]:
-        """Return the inclusive and the exclusive bound of the keys that begin with the encoded ``equal``.
+        """Return the inclusive lower and the exclusive upper bound of the keys that begin with ``equal``.
 
-        ``low`` and ``high`` are inclusive bounds of the next column; None means no bound. They have the
-        column's width, if it has one. If no key is possible, the returned upper bound may be below the lower
-        bound. An upper bound of None means the end of the table.
+        ``equal`` has encoded values. ``low`` and ``high`` are inclusive bounds of the next column, and have
+        the column's width, if it has one; None means no bound. If no key is possible, the returned upper
+        bound may be below the lower bound. An upper bound of None means the end of the table.
         """
         front = self.join(equal) if equal else b""
         behind = len(equal)
@@ -146,8 +143,3 @@ def least_above(prefix: bytes) -> bytes | None:
     """Return the least key above all keys with the prefix; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-
-
-def encode_key(definition: TableDefinition, values: Iterable[Any]) -> bytes:
-    """Return the row key of these values. Raises like `KeyCodec.encode`."""
-    return KeyCodec(definition).encode(tuple(values))

@@ -20,7 +20,7 @@ type               in Python              bytes
 =================  =====================  ==============================================================
 
 A float column rounds an int to the nearest float. A datetime outside the years 1 to 9999 in UTC is refused,
-because Python cannot represent the read value.
+because a read could not return it: Python has no such datetime in UTC.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def encode_value(column: str, encode: Callable[[Any], bytes], value: Any) -> byt
     """Return the bytes of a column's value.
 
     Raises:
-        TypeError, ValueError: like `ColumnType.encode`; the message begins with the column.
+        TypeError, ValueError: as `ColumnType.encode`; the message begins with the column.
     """
     try:
         return encode(value)

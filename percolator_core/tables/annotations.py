@@ -39,7 +39,10 @@ _ALIASES: Final[dict[Any, str]] = {
 
 
 def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
-    """Return the type inside ``Annotated`` and ``| None``, and True if None is allowed; fill ``metadata``."""
+    """Return the type inside ``Annotated`` and ``| None``, and True if None is allowed.
+
+    The annotations' metadata is added to ``metadata``.
+    """
     nullable = False
     while True:
         origin = get_origin(annotation)
@@ -119,7 +122,7 @@ def json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes
     def encode(value: Any) -> bytes:
         try:
             encoded = adapter.dump_json(value, warnings="error")
-            # A secret, or NaN in a list, for example, is not restored.
+            # Some values are not restored, such as a secret, or a NaN in a list.
             same = adapter.validate_json(encoded) == value
         except ValueError as error:
             raise ValueError(f"the value cannot be written as JSON and restored: {error}") from None

@@ -1,6 +1,6 @@
-"""Typed tables as Arrow: conversion of rows from reads and for writes.
+"""Typed tables as Arrow: conversion of rows that are read or written.
 
-numpy converts whole columns at once, so a cell costs nanoseconds. pyarrow and numpy come with
+numpy converts whole columns, so a cell costs nanoseconds. pyarrow and numpy come with
 ``percolator-core[base]``; import this module only after a call of `arrow_values.pyarrow`.
 
 =================  ===========================================================================
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -46,15 +46,12 @@ from percolator_core.tables.arrow_values import (
 from percolator_core.tables.query import Found, Query, Selector
 from percolator_core.tables.select import Batch, misfit
 
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
 _AT_ONCE: Final = 4
 """The number of pieces of a table whose steps share one round trip."""
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """Return the Arrow schema of columns. Raises like `arrow_type`."""
+    """Return the Arrow schema of columns. Raises as `arrow_type`."""
     return pa.schema([pa.field(one.name, arrow_type(one.type), nullable=one.nullable) for one in columns])
 
 
@@ -82,8 +79,8 @@ def from_rows(columns: Sequence[Column], rows: Sequence[Sequence[bytes | None]])
     if not columns:
         return _only_rows(len(rows))
     arrays = [
-        of_values(column_type(column.type), [row[place] for row in rows])
-        for place, column in enumerate(columns)
+        of_values(column_type(column.type), [row[position] for row in rows])
+        for position, column in enumerate(columns)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
@@ -119,7 +116,7 @@ def read_table(t: Selector, query: Query, pieces: Iterable[Piece], own: Collecti
 
 
 def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
-    """Return the rows of lists of rows."""
+    """Return the rows of all lists as one table."""
     batches = [batch for some in found for batch in _of_found(query, some)]
     return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
@@ -173,9 +170,9 @@ def _encoded(
         raise ConfigurationError(f"{definition.name}, column {column.name!r}: {error}") from None
     except Refused as error:
         if keys is None:
-            row = f"number {error.place} of the batch"
+            row = f"number {error.position} of the batch"
         else:
-            row = KeyCodec(definition).describe(keys[error.place])
+            row = KeyCodec(definition).describe(keys[error.position])
         raise ValueError(f"{definition.name}, row {row}: {column.name}: {error}") from None
 
 

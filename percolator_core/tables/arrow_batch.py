@@ -1,4 +1,4 @@
-"""The rows of a step of a select above a base, which are columns already."""
+"""The result of a step of a select above a base: Arrow columns instead of packed cells."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ArrowBatch:
     """The rows of a step, in row order: an Arrow table of the row keys and then the columns of ``layout``.
 
-    `Column.missing` replaces nulls in it. The columns have the types of `arrow_values.arrow_type`. It is used
-    like a `Batch`, without unsettled rows.
+    `Column.missing` replaces nulls. The columns have the types of `arrow_values.arrow_type`. The methods are
+    those of `Batch`; no row is unsettled.
     """
 
     def __init__(self, layout: Layout, table: pa.Table) -> None:
@@ -50,7 +50,7 @@ class ArrowBatch:
 
     def column(self, column: Column) -> pa.ChunkedArray:
         """Return a selected column."""
-        # By position: a column may have the name of the keys.
+        # By position, because a column may be named like the column of the keys.
         names = [one.name for one in self.layout.columns]
         return self._table.column(1 + names.index(column.name))
 

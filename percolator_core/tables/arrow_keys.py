@@ -1,4 +1,4 @@
-"""The key columns of many row keys at once: what `KeyCodec.split` does, with numpy.
+"""Split many row keys into their key columns with numpy, as `KeyCodec.split` splits one.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -23,7 +23,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 class KeyParts:
     """The values of the key columns in a column of row keys.
 
-    Raises ValueError if one is no key of the table.
+    Raises ValueError if a row key is no key of the table.
     """
 
     def __init__(self, definition: TableDefinition, keys: pa.BinaryArray) -> None:
@@ -40,14 +40,14 @@ class KeyParts:
 
     def column(self, name: str) -> pa.Array:
         """Return a key column in Arrow. Raises pyarrow.ArrowInvalid for text that is not UTF-8."""
-        place = self._definition.key.index(name)
-        kind, starts, ends = self._kinds[place], self._starts[place], self._ends[place]
+        part = self._definition.key.index(name)
+        kind, starts, ends = self._kinds[part], self._starts[part], self._ends[part]
         if kind.width is not None:
             return of_bytes(kind, gathered(self._joined, starts, kind.width))
         if len(self._kinds) == 1:
             return texts(kind, self._keys)
         found = pieces(self._joined, starts, ends)
-        if place < len(self._kinds) - 1 and self._zeros(place).any():
+        if part < len(self._kinds) - 1 and self._zeros(part).any():
             found = compute.replace_substring(found, pattern=ESCAPED, replacement=ZERO)
         return texts(kind, found)
 
@@ -55,21 +55,21 @@ class KeyParts:
         """Find the bounds of all parts."""
         at, ends = self._offsets[:-1], self._offsets[1:]
         last = len(self._kinds) - 1
-        for place, kind in enumerate(self._kinds):
+        for part, kind in enumerate(self._kinds):
             self._starts.append(at)
             if kind.width is not None:
                 stop = at = at + kind.width
-            elif place == last:
+            elif part == last:
                 stop = at = np.maximum(at, ends)  # a part that is too long stays too long
             else:
                 stop = self._next_mark(at)
                 at = stop + len(END)
             self._ends.append(stop)
         bad = at != ends
-        for place, kind in enumerate(self._kinds[:-1]):
+        for part, kind in enumerate(self._kinds[:-1]):
             if kind.width is None and not bad.any():
                 # A zero byte of the value is followed by 255.
-                bad |= self._zeros(place) != self._count(self._pairs(ESCAPED), place)
+                bad |= self._zeros(part) != self._count(self._pairs(ESCAPED), part)
         if bad.any():
             KeyCodec(self._definition).split(self._keys[int(bad.argmax())].as_py())
 
@@ -78,18 +78,18 @@ class KeyParts:
         return np.flatnonzero((self._bytes[:-1] == pair[0]) & (self._bytes[1:] == pair[1]))
 
     def _next_mark(self, at: Numbers) -> Numbers:
-        """Return the position of the next end mark behind each position; the end of all keys without one."""
+        """Return the position of the next end mark behind each position, or the end of all keys."""
         marks = np.append(self._pairs(END), len(self._bytes)).astype(np.int64)
         return marks[np.minimum(np.searchsorted(marks, at), len(marks) - 1)]
 
-    def _zeros(self, place: int) -> Numbers:
+    def _zeros(self, part: int) -> Numbers:
         """Return the number of zero bytes in a part of each key."""
-        return self._count(np.flatnonzero(self._bytes == ZERO[0]), place)
+        return self._count(np.flatnonzero(self._bytes == ZERO[0]), part)
 
-    def _count(self, positions: Numbers, place: int) -> Numbers:
+    def _count(self, positions: Numbers, part: int) -> Numbers:
         """Return how many of the positions are in a part of each key."""
-        found: Numbers = np.searchsorted(positions, self._ends[place])
-        return found - np.searchsorted(positions, self._starts[place])
+        found: Numbers = np.searchsorted(positions, self._ends[part])
+        return found - np.searchsorted(positions, self._starts[part])
 
 
 def keys_of(joined: bytes, offsets: Numbers) -> pa.BinaryArray:
@@ -105,17 +105,17 @@ def pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None 
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[1::2] = starts
     offsets[2::2] = ends
-    places = np.arange(1, 2 * count, 2, dtype=np.int32)
-    return keys_of(joined, offsets).take(pa.array(places, mask=None if valid is None else ~valid))
+    numbers = np.arange(1, 2 * count, 2, dtype=np.int32)
+    return keys_of(joined, offsets).take(pa.array(numbers, mask=None if valid is None else ~valid))
 
 
 def offsets_of(lengths: Numbers) -> Numbers:
-    """Return the ends of pieces of these lengths, which follow each other, behind a 0.
+    """Return 0 and the ends of consecutive pieces with these lengths.
 
     Raises ValueError if they have 2 GiB or more.
     """
     if lengths.sum(dtype=np.int64) > np.iinfo(np.int32).max:
-        raise ValueError("rows that are converted at once have 2 GiB or more")
+        raise ValueError("rows that are converted together have 2 GiB or more")
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

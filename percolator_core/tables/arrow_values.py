@@ -158,11 +158,11 @@ def _uuids(found: Bytes, mask: Any) -> pa.Array:
 
 
 class Refused(ValueError):
-    """A value does not fit the column; ``place`` is its position."""
+    """A value at ``position`` does not fit the column."""
 
-    def __init__(self, place: int, why: str) -> None:
+    def __init__(self, position: int, why: str) -> None:
         super().__init__(why)
-        self.place = place
+        self.position = position
 
 
 def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | None]:
@@ -189,7 +189,7 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
     if how is None:
         return _one_by_one(kind, found)
     try:
-        # An integer that is too large for a float is rounded, as without Arrow.
+        # An integer that is too large for an exact float is rounded, as `ColumnType.encode` does.
         whole = kind.name == "float" and pa.types.is_integer(found.type)
         values = how(found.cast(arrow_type(kind.name), safe=not whole))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -235,12 +235,12 @@ def _one_by_one(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
     """Encode values one by one, for types that Arrow lacks, or to find the value that does not fit."""
     read = _READ.get(kind.name)
     values: list[bytes | None] = []
-    for place, scalar in enumerate(found):
+    for position, scalar in enumerate(found):
         try:
             value = scalar.as_py()
             values.append(None if value is None else kind.encode(read(value) if read else value))
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise Refused(place, str(error)) from None
+            raise Refused(position, str(error)) from None
     return values
 
 

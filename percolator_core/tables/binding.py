@@ -1,4 +1,4 @@
-"""The binding of a model to a table of the catalog, which compares both and converts rows.
+"""The binding of a model to its table in the catalog: the check that both agree, and the conversion of rows.
 
 Values are encoded without validation, because pydantic validated them when the instance was created.
 """
@@ -239,7 +239,7 @@ def added_column(model: type[Table], name: str) -> Column:
             f"{table}.{name} is part of the key, which cannot change: create another table"
         )
     if field.role is not None:
-        raise ConfigurationError(f"{table}.{name} has an index, which would have no entries of existing rows")
+        raise ConfigurationError(f"{table}.{name} has an index, which would lack entries for existing rows")
     info = model.__pydantic_fields__[name]
     default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
     if default is None:

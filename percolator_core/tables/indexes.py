@@ -1,4 +1,4 @@
-"""Secondary indexes of typed tables. An index is a table, which the transactions of the data change.
+"""Secondary indexes of typed tables. An index is a table that is changed by the transactions of the data.
 
 Each row with a value in the indexed column has an *entry* in the index; null has no entry. In a plain index,
 the key of an entry consists of the value and the row's key, and the entry has no columns. A hash of only the
@@ -63,7 +63,7 @@ class Index:
     __slots__ = ("_codec", "column", "rule")
 
     def __init__(self, definition: TableDefinition, rule: IndexRule) -> None:
-        """Raises like `index_definition`."""
+        """Raises as `index_definition`."""
         self.rule = rule
         self.column = definition.by_name[rule.column]
         self._codec = KeyCodec(index_definition(definition, rule))
@@ -91,12 +91,12 @@ def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
 
 
 def holder_of(table: TableHandle) -> ColumnFields:
-    """Return the column of a unique index with the row's key."""
+    """Return the column of a unique index that has the row's key."""
     return table.columns[table.definition.value_columns[0].name]
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """Return, for each unique column with a value, the cell of the index with the value's row."""
+    """Return, for each unique column with a value, the index's cell that has the row with this value."""
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None

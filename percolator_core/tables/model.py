@@ -1,4 +1,4 @@
-"""Models of typed tables: one pydantic model a table. Each model has one table definition.
+"""Models of typed tables: each table has one pydantic model, from which its table definition is made.
 
 >>> class Document(Table, name="documents", partition=[Hash("url", buckets=16)]):
 ...     url: PrimaryKey[str]
@@ -221,7 +221,7 @@ def definition_of(model: type[Table]) -> TableDefinition:
 
 
 def fields_of(model: type[Table]) -> dict[str, Field]:
-    """Return the fields of a model as columns, by name. Raises ConfigurationError like `definition_of`."""
+    """Return the fields of a model as columns, by name. Raises ConfigurationError as `definition_of`."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     return {name: _field(model, name, info) for name, info in model.__pydantic_fields__.items()}

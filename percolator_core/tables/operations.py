@@ -71,7 +71,7 @@ class TypedReads:
         return self._handles[table]
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return about the number of rows in each key range, perhaps including removed rows."""
+        """Return the approximate number of rows in each key range; removed rows may be included."""
         raise NotImplementedError
 
     @overload
@@ -90,7 +90,7 @@ class TypedReads:
             ConfigurationError: the table is raw, the model does not match it, or a column of the key is
             missing.
             TypeError, ValueError: a value is not of its column's type.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
         """
         binding = self._binding(table)
         row = binding.key(key)
@@ -134,10 +134,10 @@ class TypedReads:
         not set. Rows are fetched in bounded steps during the iteration.
 
         Raises:
-            UnknownTable, UnknownColumn, ConfigurationError: like `find`.
+            UnknownTable, UnknownColumn, ConfigurationError: as `find`.
             TypeError, ValueError: ``where`` is no predicate, or compares with an impossible value; or
             ``limit`` is no int, or below 0.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`, also during the iteration.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`, also during the iteration.
         """
         if limit is not None:
             check_limit(limit, 0)
@@ -157,7 +157,7 @@ class TypedReads:
     ) -> str:
         """Return a text that names the tablets, or the index, that `select` would use for these rows.
 
-        Raises like `select`.
+        Raises as `select`.
         """
         binding = self._binding(table, fixed=True)
         return str(choose(self, _query(binding, where, ()), limit))
@@ -170,12 +170,12 @@ class TypedReads:
     ) -> pa.Table:
         """Return the rows for which ``where`` is true as a ``pyarrow.Table``, in no particular order.
 
-        pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB (by the variable's name) read
-        this table. An index is used as in `select`.
+        pandas (``.to_pandas()``), Polars (``polars.from_arrow``) and DuckDB (by the name of the Python
+        variable) read this table. An index is used as in `select`.
 
         Raises:
             ConfigurationError: pyarrow is not installed.
-            Others: as for `select`.
+            Others: as `select`.
         """
         from percolator_core.tables.arrow_values import pyarrow
 
@@ -214,7 +214,7 @@ class TypedWrites(TypedReads):
             missing.
             TypeError, ValueError: a value does not fit its column, or is missing; the message names row,
             field and reason. Nothing is written.
-            LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.get`.
+            LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
         """
         binding, key, cells, _ = self._encoded(row, values)
         rows.insert(self, binding.handle, key, cells)
@@ -223,7 +223,7 @@ class TypedWrites(TypedReads):
         """Add a row, or change the row with its key.
 
         In an existing row only the fields that were set change: ``Document(url=…, page_rank=1.0)`` does not
-        change the contents. If all fields are set, nothing is read first. Raises like `insert`, but an
+        change the contents. If all fields are set, nothing is read first. Raises as `insert`, but an
         existing key is no error.
         """
         binding, key, cells, given = self._encoded(row, values)
@@ -237,13 +237,13 @@ class TypedWrites(TypedReads):
 
         Raises:
             RowNotFound: there is no row with this key.
-            Others: as for `insert`.
+            Others: as `insert`.
         """
         binding, key, given = self._changed(row, values)
         rows.update(self, binding.handle, key, given)
 
     def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
-        """Remove a row; return False if the row does not exist. Raises like `find`."""
+        """Remove a row; return False if the row does not exist. Raises as `find`."""
         binding = self._to_write(table)
         return rows.remove(self, binding.handle, binding.key(key))
 

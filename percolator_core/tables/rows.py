@@ -78,7 +78,7 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: Cells) -> None:
     """Set cells of a row, or add the row, with ``defaults`` for the other columns.
 
-    Raises like `insert`, but an existing key is no error.
+    Raises as `insert`, but an existing key is no error.
     """
     names = [column.name for column in handle.definition.value_columns]
     whole = all(name in cells for name in names)
@@ -100,7 +100,7 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     Raises:
         RowNotFound: there is no such row.
         RowExists: another row has the value of a unique column.
-        ValueError: like `insert`.
+        ValueError: as `insert`.
     """
     marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
     if marker is None:
@@ -141,7 +141,7 @@ def _row(
 def _look(
     t: Writer, handle: TableHandle, row: bytes, names: Sequence[str], cells: Cells
 ) -> tuple[bytes | None, dict[str, bytes | None], dict[str, bytes | None]]:
-    """Read the marker, the cells of some columns, and the rows with the new values of unique columns."""
+    """Read the marker, cells of some columns, and the rows that have the new values of unique columns."""
     fields = _fields(handle, names)
     unique = holders_to_read(t, handle, cells) if handle.definition.indexes else []
     if unique:

@@ -43,7 +43,7 @@ _FEWEST: Final = 16
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of the selected columns: in the row key, or among the cells of the reply.
+    """The positions of the selected columns: in the row key, or among the cells of the reply.
 
     *Solid* cells come first. They are never null and have a fixed width, so the client knows their lengths.
     """
@@ -128,7 +128,7 @@ class Batch:
         return zip(self.keys, rows, strict=True)
 
     def values(self, column: Column) -> Sequence[bytes | None]:
-        """Return the encoded values of a selected column, row by row. Raises like `rows`."""
+        """Return the encoded values of a selected column, row by row. Raises as `rows`."""
         number = self.layout.numbers.get(column.name)
         if number is None:
             return self._parts(self.layout.definition.key.index(column.name))
@@ -140,11 +140,11 @@ class Batch:
             for size, end in zip(self._sizes[number::count], self._ends[number::count], strict=True)
         ]
 
-    def _parts(self, place: int) -> Sequence[bytes]:
+    def _parts(self, position: int) -> Sequence[bytes]:
         if len(self.layout.definition.key) == 1:
             return self.keys
         split = self.layout.codec.split
-        return [split(key)[place] for key in self.keys]
+        return [split(key)[position] for key in self.keys]
 
     def _locate(self) -> None:
         """Compute the size and the end of each cell."""
@@ -180,8 +180,7 @@ class TabletSelect:
 
     ``columns`` are the selected columns, in the key or outside; ``bound`` is the predicate, None for all
     rows; ``low`` is the inclusive and ``high`` the exclusive bound of the row keys, None for no bound. A step
-    returns at most ``page`` rows and takes at most two or three milliseconds of the server. ``limit`` is the
-    number of needed rows, if known.
+    takes at most two or three milliseconds of the server. ``limit`` is the number of needed rows, if known.
 
     If a step returns None, the snapshot is below the safe point, and the caller must not call `take`.
     """
@@ -210,7 +209,6 @@ class TabletSelect:
         columns: Sequence[Column],
         bound: Bound | None,
         *,
-        page: int = PAGE_ROWS,
         reverse: bool = False,
         limit: int | None = None,
     ) -> None:
@@ -223,16 +221,11 @@ class TabletSelect:
         self.reverse = reverse
         self.layout = layout = Layout(handle.definition, tuple(columns))
         asked = program(bound, handle.definition)
-        self._most = _bounds(layout, asked, page if limit is None else min(page, limit))
+        self._most = _bounds(layout, asked, PAGE_ROWS if limit is None else min(PAGE_ROWS, limit))
         self._stored = [column.stored.encode() for column in layout.cells]
         self._predicate = asked.arguments
         self.more = True
         """True if another step may return more rows."""
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return self.layout.definition.name
 
     @property
     def reached(self) -> bytes:
@@ -257,9 +250,10 @@ class TabletSelect:
         return self.reached, None if self._high == b"+" else self._high[1:]
 
     def reach(self, bound: bytes | None) -> None:
-        """Prepare the next step after rows that came from elsewhere.
+        """Set the range of the next step, after a step whose rows the caller has read itself.
 
-        ``bound`` is its first key, or the key behind its last one in a backward select; None ends the select.
+        ``bound`` is the first key of the next step; in a backward select it is the key behind the last one.
+        None ends the select.
         """
         self.more = bound is not None
         if bound is not None and self.reverse:

@@ -74,7 +74,7 @@ def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
     This reads the table and each index once. For a large table pin the snapshot: ``with db.snapshot() as t``.
 
     Raises:
-        UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: like `Snapshot.select`.
+        UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.select`.
     """
     return list(_differences(t, t.handle_of(table_name(table))))
 
@@ -90,7 +90,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
         RowExists: two rows have the same value in a unique column, so one of them has no entry: change that
             row, and call this again. All other differences are repaired.
         TransactionConflict: other clients changed the same rows again and again. Call this again.
-        UnknownTable, LockTimeout, StoreUnavailable: like `Snapshot.select`.
+        UnknownTable, LockTimeout, StoreUnavailable: as `Snapshot.select`.
     """
     name, repaired = table_name(table), 0
     twice: list[str] = []

@@ -1,1 +1,1 @@
-"""Transactions: timestamps, snapshots, scans, buffered writes, the two-phase commit, left locks."""
+"""Transactions: timestamps, snapshots, scans, buffered writes, two-phase commit, locks of dead clients."""

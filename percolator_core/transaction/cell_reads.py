@@ -7,7 +7,7 @@ such a lock, or resolves it.
 
 A missing cell proves nothing by itself: garbage collection removes deletions, tables are dropped, and cold
 rows move to the base. A missing cell is an answer if the tablet *stands* and has no base: the tablet has a
-version, and no safe point above the snapshot. If it has a base, the cell is as the base has it. Version, safe
+version, and no safe point above the snapshot. If it has a base, the value is that of the base. Version, safe
 point and base are read after the cell; for a column that rows often lack, in the same request.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
@@ -124,7 +124,7 @@ class CellReads(LateReads):
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:
-        """The values of some cells of many rows, row by row: one command a row, in bounded steps."""
+        """The values of some cells of many rows, row by row: one command for each row, in bounded steps."""
         self._must_be_open()
         wanted = list(wanted)
         values = iter(self._values(wanted))
@@ -151,7 +151,7 @@ class CellReads(LateReads):
     # The snapshot's timestamp.
 
     def _first_read(self, commands: Sequence[Any], cells: Iterable[_Cell] = ()) -> list[Any]:
-        """Run the commands that read ``cells``, with the request for the timestamp in front of them."""
+        """Request the timestamp, and in the same batch run the commands that read ``cells`` after it."""
         self._must_be_of_this_process()
         # This repeats `Oracle.timestamp_then` in line, because most transactions take this path.
         oracle = self._client.oracle
@@ -173,7 +173,7 @@ class CellReads(LateReads):
     def _follow(self, timestamp: int, epoch: bytes | None, cells: Sequence[_Cell]) -> int:
         """Load the tables as of the snapshot's timestamp, after a change of the catalog.
 
-        Returns the timestamp, or a newer one if no cell was read at it.
+        Return the timestamp, or a newer one if no cell was read yet.
 
         Raises:
             TransactionConflict: the cells were read by another definition of their table.
@@ -196,7 +196,7 @@ class CellReads(LateReads):
         self, wanted: Iterable[tuple[str, str | bytes, str]]
     ) -> Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]:
         for table, row, column in wanted:
-            handle = self._handles[table]  # for each cell: the first step may have loaded changed tables
+            handle = self._handles[table]  # looked up for each cell: the first step may load changed tables
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
     def _sparse_cell(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
@@ -210,7 +210,7 @@ class CellReads(LateReads):
             (version, lock), standing = self._client.store.exchange(commands).result()
         if version is None:
             column.note_missing()
-        elif column.sparse:  # other tasks have read meanwhile
+        elif column.sparse:  # other tasks may have lowered it to 0 during the read
             column.sparse -= 1
         base = base_below(standing, self.start_timestamp)
         if base and version is None and lock is None:
@@ -304,7 +304,7 @@ class CellReads(LateReads):
         unsettled: list[Unsettled],
         cold: list[Cold],
     ) -> None:
-        """Take the reply to one command; the cells that need another read go to the two lists."""
+        """Take the reply to one command; add cells that need another read to ``unsettled`` or ``cold``."""
         limit, pairs, base = self._limit, iter(found), read.base
         missing: list[tuple[bytes, int]] = []
         for column, position, version, lock in zip(read.columns, read.positions, pairs, pairs, strict=False):
@@ -327,7 +327,7 @@ class CellReads(LateReads):
     def _ask(
         self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
     ) -> tuple[list[Any], dict[bytes, bytes | None]]:
-        """The replies to reads of cells, and by command of ``standings`` the result of `base_below`."""
+        """The replies to ``commands``, and the result of `base_below` for each command of ``standings``."""
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
@@ -354,9 +354,9 @@ class CellReads(LateReads):
         lock: bytes | None,
         base: bytes | None = None,
     ) -> Version | None:
-        """Return the visible version: the newest one or the base's if that settles the read.
+        """Return the visible version: the newest one, or the base's, if it settles the read.
 
-        Otherwise a script finds it.
+        Otherwise a script finds the version.
         """
         if not is_settled(version, lock, self._limit, base is not None):
             return self._read_slowly(handle, row, column)

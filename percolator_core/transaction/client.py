@@ -1,8 +1,8 @@
 """The parts that all transactions of one database connection share: store, oracle, catalog, liveness token.
 
 The *liveness token* is a key that this client renews while it lives (paper, section 2.2, where it is a file
-in the lock service). A lock whose owner has no token is resolved at once, any other lock after its time to
-live.
+in the lock service). A lock whose owner has no token is resolved immediately, any other lock after its time
+to live.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Life(NamedTuple):
 
 
 class Client:
-    """The collaborators behind a `Database`."""
+    """The shared parts of one database connection."""
 
     def __init__(self, store: Store, timeouts: Timeouts, bases: Bases | None = None) -> None:
         self.store = store
@@ -121,7 +121,7 @@ class Client:
         """Set a token, and start a thread that renews it.
 
         This takes no lock: a child process that is forked while the lock is held, or a signal handler, would
-        wait for the lock for ever. If two callers set a token at once, the first token is kept.
+        wait for the lock for ever. If two callers set a token at the same time, the first token is kept.
         """
         owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
         self._set_token(owner)
@@ -143,7 +143,7 @@ class Client:
     def renew(self, owner: bytes) -> None:
         """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
-        A renewal that reaches the server after the token was deleted sets no new one.
+        A renewal that reaches the server after the token was deleted creates no new token.
         """
         if self._set_token(owner, b"XX"):
             return
@@ -154,13 +154,13 @@ class Client:
     def _set_token(self, owner: bytes, *only: bytes) -> bool:
         """Set the token, with the options ``only`` of SET, and raise the oracle's high-water mark.
 
-        Returns False if the options prevented it.
+        Return False if the options prevented it.
         """
-        # A connection of the thread's own: under a hub, other tasks would run before the reply arrives.
+        # `call_apart` uses a connection of its own: a hub would run other tasks before the reply arrives.
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)
         if self.store.clustered:
-            # The token must not wait for the oracle, whose server may be another one that is unreachable.
+            # The token must not wait for the oracle: another server may have the oracle, and be unreachable.
             (stands,) = apart(token)
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:

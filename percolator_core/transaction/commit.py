@@ -49,14 +49,14 @@ T = TypeVar("T")
 D = TypeVar("D", Prewritten, Committed, Fate)
 
 _PARTS: Final = 5
-"""The arguments of a cell that is prewritten."""
+"""The number of arguments for each prewritten cell."""
 
 _LOCK_ROUNDS: Final = 8
 """Most dead transactions whose locks one commit resolves before it gives up."""
 
 
 class _Refused(Exception):
-    """A prewrite was refused because of one mutation; ``lock`` is the packed lock in its way, if any."""
+    """A prewrite was refused because of one mutation; ``lock`` is the packed lock on its cell, if any."""
 
     def __init__(self, mutation: Mutation, reason: str, lock: bytes | None) -> None:
         self.mutation = mutation
@@ -86,7 +86,7 @@ class Commit:
     def run(self, refused: tuple[Prewritten, bool] | None = None) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`.
 
-        ``refused`` is the outcome of a first attempt, by `decisively`, which did not commit.
+        ``refused`` is the outcome, from `decisively`, of a first attempt that did not commit.
         """
         try:
             if self.in_one_call:
@@ -115,7 +115,7 @@ class Commit:
         return self._clearing_locks(attempt)
 
     def prewrite(self) -> int:
-        """First phase: lock every cell. Returns the commit timestamp.
+        """First phase: lock every cell. Return the commit timestamp.
 
         The timestamp is requested after the last prewrite on the same connection. So it is above the start of
         every snapshot that did not see the locks.
@@ -128,7 +128,7 @@ class Commit:
             raise
 
     def commit_primary(self, commit_ts: int) -> int:
-        """Second phase, the commit point. Returns the commit timestamp that the primary has."""
+        """Second phase, the commit point. Return the commit timestamp that the primary has."""
         reply, repeated = self._decisively(self.commit_call(self.calls[0], commit_ts, "primary"))
         if reply.outcome == "too old" and repeated:
             raise CommitUndetermined(self.start_ts)  # garbage collection may have removed the traces
@@ -245,7 +245,7 @@ class Commit:
         return decisively(self._client, self.start_ts, call, restock=self._restock, repeated=repeated)
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
-        """Raise if a prewrite call was refused; returns the commit timestamp in one phase, else 0."""
+        """Raise if a prewrite call was refused; return the commit timestamp in one phase, else 0."""
         outcome, commit_ts, cell, lock = reply
         if outcome in {"prewritten", "committed"}:
             return commit_ts
@@ -271,9 +271,9 @@ def commit_at_once(
 ) -> tuple[Prewritten, bool] | None:
     """Prewrite and commit a small write set in one call, without an object for each write.
 
-    ``writes`` are those to each table, and ``handles`` those of the tables. Return the outcome as
-    `decisively`; `Commit.run` takes over after a refusal. None if the write set has to be divided, or its
-    first write is a notification. The call is that of `Commit.one_phase`, with the cells in the same order.
+    ``writes`` and ``handles`` are by table. Return the outcome as `decisively` does; after a refusal
+    `Commit.run` continues. Return None if the write set has to be divided, or its first write is a
+    notification. The call is that of `Commit.one_phase`, with the cells in the same order.
     """
     if client.one_call_a_tablet:
         return None
@@ -308,7 +308,7 @@ def commit_at_once(
 def decisively(
     client: Client, start_ts: int, call: Call[D], *, restock: bool, repeated: bool = False
 ) -> tuple[D, bool]:
-    """Send a call that may be the commit point; returns the reply, and True if it was sent again.
+    """Send a call that may be the commit point; return the reply, and True if it was sent again.
 
     A second copy of the call is harmless, so the outcome stays open only if the store does not answer at all.
     If ``restock``, a spare timestamp for another transaction is fetched, too. ``repeated`` is True if an
@@ -336,7 +336,7 @@ def decisively(
 
 
 def notify(client: Client, mutations: list[Mutation]) -> int:
-    """Commit a write set that has only notifications; returns the commit timestamp.
+    """Commit a write set that has only notifications; return the commit timestamp.
 
     Raises:
         TransactionConflict: a table was changed or dropped since. Notifying again does no harm.
@@ -358,7 +358,7 @@ def _changed(mutation: Mutation) -> TransactionConflict:
 
 
 def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
-    """Have the next transaction load the catalog, and finish schema changes of the mutations' tables."""
+    """Make the next transaction load the catalog, and finish schema changes of the mutations' tables."""
     client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
         try:

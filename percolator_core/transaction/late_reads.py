@@ -133,7 +133,8 @@ class LateReads(TypedReads):
                 if seen[-1] or not any(seen):
                     yield self._client.bases.tablet(handle, tag, seen[-1]), found
                 else:
-                    again.append(tag)  # the base was removed: its rows may be where the scan has passed
+                    # The base was removed: its rows may have returned to keys that the scan has passed.
+                    again.append(tag)
             left = again
 
     def stored_rows(self, handle: TableHandle) -> int:
@@ -141,7 +142,7 @@ class LateReads(TypedReads):
         return sum(self._client.store.call(*((b"ZCARD", rows_key(tag)) for tag in handle.tags)))
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return about the number of rows in each key range; removed rows may be included."""
+        """Return the approximate number of rows in each key range; removed rows may be included."""
         tags = list(dict.fromkeys(tag for tag, _, _ in ranges))
         commands: list[Command] = [
             (b"ZLEXCOUNT", rows_key(tag), b"[" + low, b"+" if high is None else b"(" + high)
@@ -225,7 +226,7 @@ class LateReads(TypedReads):
         packed, standing = self._store.call(command, handle.standing(row))
         base = base_below(standing, self.start_timestamp)
         if not packed and base is None:
-            raise SnapshotTooOld(f"the table {table!r} was dropped, or made again, meanwhile: ask again")
+            raise SnapshotTooOld(f"the table {table!r} was dropped or created again: read the history again")
         versions = [unpack_version(version) for version in packed]
         if base and len(versions) < limit:
             cold = self._of_base(handle, row, handle.columns[column].encoded, base)
@@ -235,5 +236,6 @@ class LateReads(TypedReads):
     def _too_old(self) -> SnapshotTooOld:
         return SnapshotTooOld(
             f"the snapshot at {self._start_ts} lies below the safe point: garbage collection has passed it, "
-            "or the table or a column of it was dropped, or the table was made, since; begin a newer one"
+            "or the table was created later, or the table or one of its columns was dropped; begin a newer "
+            "one"
         )

@@ -33,12 +33,12 @@ class Resolver:
         self._decided: dict[int, Fate] = {}
 
     def resolve(self, tag: bytes, row: bytes, column: bytes, packed_lock: bytes) -> Fate:
-        """Settle one lock, unless its transaction is live; returns the transaction's fate."""
+        """Resolve one lock, unless its transaction is live; return the transaction's fate."""
         (fate,) = self.resolve_all(tag, [(row, column, packed_lock)])
         return fate
 
     def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
-        """Settle locks of one tablet, at most as many as one call commits; returns the transactions' fates.
+        """Resolve locks of one tablet, at most as many as one call commits; return the transactions' fates.
 
         One call resolves all locks of a transaction. A cell without that lock is skipped.
         """
@@ -77,7 +77,7 @@ class Resolver:
     def _ask(self, locks: Sequence[Lock], owner_is: Literal["dead", "alive"]) -> dict[int, Fate]:
         if not locks:
             return {}
-        # Durably: a failover must not take back a decision that other clients build upon.
+        # The decisions are durable: a failover must not undo a decision on which other clients rely.
         asked = [self._question(lock, owner_is) for lock in locks]
         fates = self._client.store.run_all(asked, durably=True)
         return {lock.start_ts: fate for lock, fate in zip(locks, fates, strict=True)}
@@ -99,7 +99,7 @@ class Patience:
         self._pause = 0.001
 
     def wait(self) -> bool:
-        """Pause; returns False without a pause once the time limit is over."""
+        """Pause; return False without a pause once the time limit is over."""
         if time.monotonic() >= self._deadline:
             return False
         self._client.store.sleep(self._pause)

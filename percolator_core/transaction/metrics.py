@@ -3,8 +3,8 @@
 An *operation* is the read of a cell by name: one in ``get``, each cell of ``get_many``, each column that
 ``get_row`` names, and the cells of an observer's acknowledgement. A read that is *sent* is one command to the
 store: an ``HMGET``, which reads any number of columns of one row, or a call of the script that reads older
-versions. The paper (section 2.5) sends one command a cell, so ``operations / sent`` measures the saving by
-cache, prefetch and grouping by rows. Scans, and reads of whole rows, name no cells and are counted
+versions. The paper (section 2.5) sends one command for each cell, so ``operations / sent`` measures the
+saving by cache, prefetch and grouping by rows. Scans, and reads of whole rows, name no cells and are counted
 separately. Reads of a transaction's own writes are not counted.
 """
 
@@ -23,14 +23,14 @@ class Cost:
     """Counters of one transaction.
 
     Attributes:
-        round_trips: requests for whose replies it waited, each with any number of commands. A commit in one
-            call counts as 1, a commit in two phases as 2. Further requests of a commit are not counted: for a
-            very large write set, a lost reply or another client's lock.
+        round_trips: requests for whose replies the transaction waited, each with any number of commands. A
+            commit in one call counts as 1, a commit in two phases as 2. A commit may send further requests,
+            for a very large write set, a lost reply or another client's lock; they are not counted.
         requests: round trips with reads of cells by name.
         operations: cells read by name.
         sent: commands that read cells by name.
-        cached: operations that were answered from the cache, by an earlier read.
-        served: operations that were answered from the cache, by prefetch.
+        cached: operations that found the cell of an earlier read in the cache.
+        served: operations that found a prefetched cell in the cache.
         prefetched: cells that prefetch read, with or without a later operation.
         scans: steps of scans, each one command to one tablet.
         scanned: cells that scans returned.
@@ -75,7 +75,7 @@ Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
 FOLD: Final = 1000
-"""The number of ended transactions that are added to the sums at once."""
+"""The number of ended transactions that are added to the sums together."""
 
 
 class Tally:

@@ -2,8 +2,8 @@
 
 The oracle is a hash in the store and a script; this module is its client. A timestamp is microseconds since
 the epoch. If the clock is behind the last timestamp, the next one is still higher than the last. Tasks whose
-requests go out in one batch share one request to the oracle; several batches may be under way at a time. The
-timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp is requested
+requests are sent in one batch share one request to the oracle; several batches may be under way at a time.
+The timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp is requested
 after the last prewrite, and a snapshot must see all earlier commits. Only a transaction that reads nothing
 may start at a spare timestamp.
 """
@@ -74,7 +74,7 @@ class Oracle:
         """The random name of the namespace's history: timestamps of another history mean nothing here."""
         store, key = self._store, self._store.keyspace.oracle
         if store.one((b"HGET", key, b"id")) is None:
-            # If two clients do this at once, the name of the second one remains.
+            # If two clients do this at the same time, the name of the second one remains.
             store.one((b"HSET", key, b"id", uuid.uuid4().hex))
         name: bytes = store.one((b"HGET", key, b"id"))
         return name.decode()

@@ -1,9 +1,9 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
 A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row adds
-the columns that earlier runs of the same observer read in rows with the same first read: of this column, or
-of the acknowledgement. Statistics by table would be wrong for an observer that reads five columns of its own
-row and one column of a thousand other rows.
+other columns: those that earlier runs of the same observer read in most rows with the same first read. The
+first read of a row is that of a column, or that of the acknowledgement. Statistics by table would be wrong
+for an observer that reads five columns of its own row and one column of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would settle an ordinary read: no lock, and
 a version below the snapshot, or no version in a tablet that stands. The transaction reads any other cell when
@@ -46,7 +46,7 @@ _SMOOTHING: Final = 8
 """The average size of a column's values covers about this many of the newest values."""
 
 _FEW_ROWS: Final = 8
-"""A new plan is made after each row up to this number, and later once for this number of rows."""
+"""A new plan is made after each of the first rows, up to this number, and later after this many more rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
 """The first read of a row: its table for an acknowledgement, else the column that was asked for."""
@@ -196,7 +196,7 @@ class Prefetch:
     def extra_of_run(
         self, handle: TableHandle, row: bytes, columns: Sequence[bytes], room: int
     ) -> Sequence[ColumnFields]:
-        """The columns to add when a run begins with the acknowledgement of these encoded columns."""
+        """The columns to add to the first read of a run: of encoded ``columns``, with the acknowledgement."""
         if self._begin(handle, row, handle):
             # The observed column counts as prefetched, because the run has not read it yet.
             known = [handle.fields(one) for one in columns if not is_internal(one)]

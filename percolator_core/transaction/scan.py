@@ -3,7 +3,7 @@
 If the newest versions settle the read, the script replies with packed versions and the client unpacks them:
 all other clients wait while a script runs.
 
-In a tablet with a base, a step brings what the store has of its range of keys: the *deltas* of rows. They are
+In a tablet with a base, a step returns what the store has in a range of keys: the *deltas* of rows. They are
 merged with the rows of the base while the rows are consumed.
 """
 
@@ -47,7 +47,7 @@ _JUDGED: Final = b"judged"
 
 
 class OtherReads(NamedTuple):
-    """The other reads of a scan, for what its steps do not bring.
+    """The reads of a scan for cells that its steps do not return.
 
     ``locked`` reads a cell that a lock blocks, by table, row and encoded column.
     """
@@ -59,8 +59,8 @@ class OtherReads(NamedTuple):
 class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
-    ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step brings
-    at most so many bytes of a value, and `OtherReads` all of them. ``more`` is False after the last step.
+    ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step fetches
+    at most so many bytes of each value, but `OtherReads` whole values. ``more`` is False after the last step.
     """
 
     __slots__ = (
@@ -184,7 +184,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell of a reply: a list of its version, of nothing, or of the lock that blocks it."""
+        """Add a cell of a reply: a list of its version, an empty list, or, if a lock blocks it, of two."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value
@@ -209,7 +209,7 @@ class TabletScan:
         return self._range(self._low, self._high, b"")
 
     def take_deltas(self, found: Scanned) -> int:
-        """Take the reply to a step, and do not read the base; return the number of cells in the reply."""
+        """Take the reply to a step without reading the base; return the number of cells in the reply."""
         resume, _, row_keys, cells_of_rows = found
         self._continue_from(resume)
         self.deltas = [
@@ -218,7 +218,7 @@ class TabletScan:
         return sum(len(delta) for _, delta in self.deltas)
 
     def _range(self, low: bytes, high: bytes, resume: bytes) -> tuple[bytes, bytes | None]:
-        """Return the range of a step between two bounds, as `rest`; ``resume`` is of the step's reply."""
+        """Return the range of a step between two bounds, as `rest`; ``resume`` is from the step's reply."""
         first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
         end = None if high == b"+" else high[1:]
         if not resume:
@@ -320,7 +320,7 @@ def delta_of(flat: Sequence[bytes]) -> Delta:
 
 
 def merged_cells(handle: TableHandle, delta: Delta, row: BaseRow | None) -> dict[str, bytes]:
-    """Return the cells of a row by column: those of the base's row, with the delta set."""
+    """Return the cells of a row by column: those of the base's row, replaced by those of the delta."""
     cells = delta if row is None else {**row.cells, **delta}
     names = handle.by_encoded
     return {

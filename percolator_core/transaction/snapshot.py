@@ -55,7 +55,7 @@ class Snapshot(CellReads):
     __slots__ = ("_pin",)
 
     def __init__(self, client: Client, start_ts: int | None = None) -> None:
-        """``start_ts`` is None to fix the snapshot at the first read, or the first use of its timestamp."""
+        """Without ``start_ts`` the first read, or the first use of the timestamp, fixes the snapshot."""
         catalog = client.catalog
         if start_ts is not None:
             catalog.look()  # the timestamp may be newer than this client's copy
@@ -98,7 +98,7 @@ class Snapshot(CellReads):
         try:
             self._client.store.one((b"ZREM", self._client.store.keyspace.pins, self._pin))
         except PercolatorError:
-            if error is None:  # else the block's error says more; the pin ends with the liveness token
+            if error is None:  # otherwise the block's error is raised; the pin ends with the liveness token
                 raise
 
     def _unpin_unawaited(self) -> None:
@@ -108,7 +108,7 @@ class Snapshot(CellReads):
         except PercolatorError:
             pass
 
-    def get(  # noqa: C901 - in line, for most reads take this path
+    def get(  # noqa: C901 - in line, because most reads take this path
         self, table: str, row: str | bytes, column: str
     ) -> bytes | None:
         """The value of a cell, or None.
@@ -198,7 +198,8 @@ class Snapshot(CellReads):
         Cells of one row that are near each other in the list share a command.
 
         Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`.
+            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
+            TransactionConflict, StoreUnavailable: as `get`.
         """
         self._must_be_open()
         return self._read_cells(cells)
@@ -313,15 +314,15 @@ class Snapshot(CellReads):
     ) -> list[TabletScan]:
         """Forward scans of all tablets that may have rows of the range, for `take_scans`.
 
-        They return some columns, or all if none is given. Each step looks at ``rows`` rows at most. If whole
-        rows are scanned, ``cut`` limits the bytes of each value that are fetched.
+        They return ``columns``; none means all. Each step looks at ``rows`` rows at most. If whole rows are
+        scanned, ``cut`` limits the bytes of each value that are fetched.
         """
         fields = [handle.columns[column] for column in columns]
         return scans_of_tablets(handle, low, high, fields, rows, False, self._other_reads, cut)
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # After a commit no scan may take a step: the start of a transaction that only wrote is no snapshot.
+        # After a commit no scan may take a step: a transaction that only wrote may have started in the past.
         self._must_be_open()
         at = self.start_timestamp
         asked = [scan for scan in scans if not scan.next_page()]

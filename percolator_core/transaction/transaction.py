@@ -38,13 +38,13 @@ class Transaction(Snapshot, TypedWrites):
     A cell that was read is returned from memory the next time, up to 16 MiB: the snapshot does not change.
 
     As a context manager it commits on a clean exit and discards on an exception. Not for use by several
-    threads or tasks at once.
+    threads or tasks at the same time.
     """
 
     __slots__ = ("_commit_ts", "_written")
 
     def __init__(self, client: Client, *, after: int | None = None, habits: Habits | None = None) -> None:
-        """``habits`` are the reads of earlier runs like this one; None reads no column unasked."""
+        """``habits`` are the reads of earlier runs like this one, for prefetch; None means no prefetch."""
         # The attributes of a snapshot are set here too: calling its constructor would slow each transaction.
         catalog = client.catalog
         if monotonic() >= catalog.due:
@@ -77,7 +77,7 @@ class Transaction(Snapshot, TypedWrites):
         return Cost(*self._numbers())
 
     def learn(self) -> None:
-        """Let later runs prefetch what this one has read. Does nothing without `habits`."""
+        """Let later runs prefetch the columns that this run has read. Does nothing without `habits`."""
         if self._cache.prefetch is not None:
             self._cache.prefetch.learn()
 
@@ -123,10 +123,6 @@ class Transaction(Snapshot, TypedWrites):
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
-    def column_name(self, table: str, column: bytes) -> str:
-        """The name of an encoded column."""
-        return self._handles[table].decode(column)
-
     def write(self, table: str, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column, such as an acknowledgement."""
         self.put(self._handles[table], row, column, write)
@@ -155,13 +151,13 @@ class Transaction(Snapshot, TypedWrites):
             columns[column] = write
 
     def mutations(self) -> list[Mutation]:
-        """The writes of a commit now; the first one is the primary."""
+        """The buffered writes; the first one is the primary."""
         return mutations_of(self._writes, self._written)
 
     # The end.
 
     def commit(self) -> int:
-        """Make the writes visible; returns the commit timestamp (without writes, the start timestamp).
+        """Make the writes visible; return the commit timestamp (without writes, the start timestamp).
 
         Raises:
             TransactionConflict: another transaction wrote a cell since the snapshot, or is writing it now.
@@ -176,8 +172,7 @@ class Transaction(Snapshot, TypedWrites):
         self._state = "discarded"
         try:
             if not self._writes:
-                # A transaction without reads may return any timestamp; only a client that has seen none
-                # requests one.
+                # Without reads any timestamp is right. One is requested only if the client has seen none.
                 seen = max(self._client.oracle.seen, self._after or 0)
                 commit_ts = self._start_ts or seen or self.start_timestamp
             elif self._start_ts is None:

@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
 
 
 def mutations_of(writes: Mapping[str, TableWrites], handles: Mapping[str, TableHandle]) -> list[Mutation]:
-    """The writes to each table as mutations, the primary in front. ``handles`` are those of the tables."""
+    """The writes to each table as mutations, the primary in front. ``handles`` are by table."""
     mutations: list[Mutation] = []
     for table, rows in writes.items():
         handle = handles[table]
@@ -93,7 +93,7 @@ def tags_and_cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[byte
 
 
 def versions_of(call: Sequence[Mutation]) -> bytes:
-    """The versions of the table definitions of a call, one a tag, in the order of `tags_and_cells`."""
+    """The versions of the table definitions of a call, one for each tag in the order of `tags_and_cells`."""
     if len(call) == 1:
         return call[0].version
     return b",".join({mutation.tag: mutation.version for mutation in call}.values())

@@ -26,7 +26,7 @@ from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.schema.definitions import Column, HashRule, RangeRule, TableDefinition
-from percolator_core.schema.row_keys import encode_key
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Fate
@@ -53,7 +53,7 @@ LANGUAGE = Column("language", "str", missing=b"en")
 
 
 def key(site: str, page: int) -> bytes:
-    return encode_key(DOCS, (site, page))
+    return KeyCodec(DOCS).encode((site, page))
 
 
 def write(db: Database, site: str, page: int, **cells: bytes) -> None:

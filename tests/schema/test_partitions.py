@@ -20,6 +20,7 @@ from percolator_core.schema.partitions import (
 )
 from percolator_core.schema.predicates import Bounds
 from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.schema.types import column_type
 from tests.schema.values import QUICK, table
 
 SPLITS = (b"\x01", b"b", b"b\0", b"\xff")
@@ -220,7 +221,7 @@ def test_a_split_moves_only_rows_of_the_half_that_is_new(
 ) -> None:
     definition = with_first_split()
     codec = KeyCodec(definition)
-    rows = {codec.join([codec.encode_part(0, 5), value]): value for value in values}
+    rows = {codec.join([column_type("int").encode(5), value]): value for value in values}
     for count, (split, upper) in enumerate(splits, start=2):
         before, definition = definition, with_range(definition, split, upper_is_new=upper)
         assert definition.ranges is not None

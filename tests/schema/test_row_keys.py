@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percolator_core.schema.row_keys import KeyCodec, encode_key, least_above
+from percolator_core.schema.row_keys import KeyCodec, least_above
+from percolator_core.schema.types import column_type
 from tests.schema.values import QUICK, VALUES, rank, table
 
 SHAPES = [
@@ -53,8 +54,8 @@ def test_keys_are_taken_apart(shape: tuple[str, ...]) -> None:
     @QUICK
     @given(keys(shape))
     def check(values: tuple[Any, ...]) -> None:
-        row = encode_key(definition, values)
-        parts = [codec.encode_part(place, value) for place, value in enumerate(values)]
+        row = codec.encode(values)
+        parts = [column_type(kind).encode(value) for kind, value in zip(shape, values, strict=True)]
         assert codec.split(row) == parts
         assert codec.join(parts) == row
         assert list(map(rank, codec.decode(row))) == list(map(rank, values))
@@ -156,7 +157,7 @@ def test_bounds_hold_exactly_the_keys_that_they_should(shape: tuple[str, ...]) -
 
 def test_bounds_up_to_the_greatest_value_have_no_end() -> None:
     codec = KeyCodec(table("int", "str"))
-    most = codec.encode_part(0, 2**63 - 1)
+    most = column_type("int").encode(2**63 - 1)
     assert codec.bounds([], most, most) == (most, None)
     assert codec.bounds([most]) == (most, None)
 

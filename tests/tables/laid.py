@@ -99,7 +99,7 @@ class Laid:
         reverse: bool = False,
     ) -> TabletSelect:
         handle = TableHandle(self.definition, self.db.store)
-        return TabletSelect(handle, self.tag, b"", None, columns, bound, page=page, reverse=reverse)
+        return TabletSelect(handle, self.tag, b"", None, columns, bound, limit=page, reverse=reverse)
 
     def steps(self, select: TabletSelect, at: int) -> Iterator[Batch]:
         while select.more:
