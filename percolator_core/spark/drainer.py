@@ -46,6 +46,8 @@ _GRACE: Final = 10.0
 """Seconds after an interrupt in which tasks may finish their runs; then Spark kills the tasks."""
 
 Ending = Literal["idle", "late", "withdrawn", "refused"]
+"""No mark is left; the budget has ended; the driver's token has expired; a ConfigurationError was raised."""
+
 ByObserver = dict[str, ObserverCounts]
 
 
@@ -140,8 +142,8 @@ class DrainTask:
     """A worker that Spark sends to an executor.
 
     ``connect`` has the arguments of `percolator_core.connect`, including the URL with its password.
-    ``driver`` is the driver's client: the task ends after its liveness token expires. ``deadline`` is in
-    microseconds of the store's clock, which all machines share.
+    ``driver`` is the name of the driver's client in the store; the task ends after the liveness token of this
+    client has expired. ``deadline`` is in microseconds of the store's clock, which all machines share.
     """
 
     connect: dict[str, Any] = field(repr=False)

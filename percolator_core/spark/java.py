@@ -88,7 +88,7 @@ def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
 
 
 def forget(gateway: JavaGateway) -> None:
-    """End Java after an interrupted call, because the next call would receive the answer to that call."""
+    """End Java after an interrupted call: the next call would receive the reply to the interrupted one."""
     from pyspark import SparkContext
 
     process: subprocess.Popen[bytes] | None = gateway.proc
@@ -127,8 +127,8 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java
         return launch_gateway(conf)
     cancelled = threading.Event()
-    # Signal handlers never raise in this second thread. So this thread always ends the process that it
-    # starts.
+    # A signal handler raises only in the main thread. So the pool's thread always ends the process that it
+    # has started.
     with ThreadPoolExecutor(1, "percolator-java") as pool:
         starting = pool.submit(_start_process, conf, log, cancelled)
         try:
@@ -175,7 +175,7 @@ def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _J
             stdout=output,
             stderr=output,
             env=os.environ | settings,
-            process_group=0,  # a terminal sends Ctrl-C only to this process, which then ends Java in order
+            process_group=0,  # Ctrl-C in a terminal reaches only Python, which then ends Java in order
         )
         try:
             return _wait_until_up(process, port_file, log, cancelled)
@@ -187,7 +187,7 @@ def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _J
 def _wait_until_up(
     process: subprocess.Popen[bytes], port_file: Path, log: Path, cancelled: threading.Event
 ) -> _Java:
-    """Wait for the file with Java's port, which Java creates with its whole content."""
+    """Wait for the file with Java's port; once the file exists, it is complete."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     while not port_file.exists():

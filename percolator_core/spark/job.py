@@ -96,7 +96,7 @@ def _cancel(spark: SparkContext, group: str, job: Future[Any]) -> None:
 
 
 def accumulator(spark: SparkContext, empty: Callable[[], T], add: Callable[[T, T], T]) -> Accumulator[T]:
-    """Sum the values of tasks. Spark counts each task once, even if the task ran several times."""
+    """Return a sum to which tasks add. Spark counts each task once, even if the task ran several times."""
     from pyspark import AccumulatorParam
 
     class Sums(AccumulatorParam[T]):

@@ -5,6 +5,7 @@ This module is the driver; `percolator_core.spark.loading` has the part that nee
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections import Counter
@@ -111,7 +112,7 @@ def _prepare(
 
 @dataclass(frozen=True, slots=True)
 class _SparkTask:
-    """The adapter by which an executor of Spark calls a `LoadTask`."""
+    """Runs a `LoadTask` in an executor of Spark."""
 
     url: str = field(repr=False)
     namespace: str
@@ -125,54 +126,50 @@ class _SparkTask:
         yield result
 
 
+@dataclass(slots=True)
 class _Load:
     """One load, in the driver."""
 
-    def __init__(  # noqa: PLR0917
-        self,
-        spark: SparkContext,
-        source: Source,
-        task: LoadTask,
-        attempts: Attempts,
-        progress: Callable[[LoadProgress], object] | None,
-        start_seconds: float,
-    ) -> None:
-        self.stopped = False
-        self._spark = spark
-        self._source = source
-        self._task = task
-        self._attempts = attempts
-        self._progress = progress
-        self._splits: list[list[Split]] = source.tasks(spark.defaultParallelism)
-        self._counts: Accumulator[Counter[str]] = accumulator(spark, Counter[str], _add)
-        self._start_seconds = start_seconds
-        self._began = time.monotonic()
-        self._load_seconds = 0.0
-        self._delete_seconds = 0.0
-        self._deleted = 0
-        self._kept_back: str | None = None
-        self._aside_file: Path | None = None
+    spark: SparkContext
+    source: Source
+    task: LoadTask
+    attempts: Attempts
+    progress: Callable[[LoadProgress], object] | None
+    start_seconds: float
+    splits: list[list[Split]] = field(init=False)
+    counts: Accumulator[Counter[str]] = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+    stopped: bool = False
+    load_seconds: float = 0.0
+    delete_seconds: float = 0.0
+    deleted: int = 0
+    kept_back: str | None = None
+    aside_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.splits = self.source.tasks(self.spark.defaultParallelism)
+        self.counts = accumulator(self.spark, Counter[str], operator.iadd)
 
     def on_executors(self, url: str, namespace: str) -> list[TaskResult]:
         """Run the tasks and return their results, or no results if the load was stopped."""
-        if self._source.unreadable:
-            self._task.put_aside.write(_UNREADABLE_FOLDERS, self._source.unreadable)
-        task = _SparkTask(url, namespace, self._task, self._counts)
+        if self.source.unreadable:
+            self.task.put_aside.write(_UNREADABLE_FOLDERS, self.source.unreadable)
+        task = _SparkTask(url, namespace, self.task, self.counts)
         try:
             results: list[TaskResult] = run_job(
-                self._spark,
+                self.spark,
                 "load",
-                f"into {self._task.table}",
-                self._splits,
+                f"into {self.task.table}",
+                self.splits,
                 task,
                 poll=self._poll,
                 stop_tasks=self._stop_tasks,
             )
             self._report_progress()
         finally:
-            self._attempts.end()
-            self._load_seconds = time.monotonic() - self._began
-            self._aside_file = self._task.put_aside.join()
+            self.attempts.end()
+            self.load_seconds = time.monotonic() - self.began
+            self.aside_file = self.task.put_aside.join()
         self.stopped = self.stopped or self._has_too_many()
         return results
 
@@ -183,7 +180,7 @@ class _Load:
         if self.stopped:
             report = self._report()
             raise TooManyBadRecords(
-                f"The load was stopped: {report.bad} records are malformed and {self._task.max_bad} are "
+                f"The load was stopped: {report.bad} records are malformed and {self.task.max_bad} are "
                 f"allowed. {report.aside} lists them with the reasons.",
                 report,
             )
@@ -193,43 +190,43 @@ class _Load:
 
     def _delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
         """Delete the rows that the source lacks, unless the key of a malformed record is unknown."""
-        if self._source.unreadable or not all(result.complete for result in results):
-            self._kept_back = "the row keys of some malformed records are unknown"
+        if self.source.unreadable or not all(result.complete for result in results):
+            self.kept_back = "the row keys of some malformed records are unknown"
             return
         began = time.monotonic()
-        table = self._task.table
+        table = self.task.table
         keys = {key for result in results for key in result.keys}
-        if self._source.options.typed is not None:
-            self._deleted = delete_missing_rows(db, table, prefix, keys)
+        if self.source.options.typed is not None:
+            self.deleted = delete_missing_rows(db, table, prefix, keys)
         else:
             columns = {column for result in results for column in result.columns}
-            self._deleted = delete_missing_cells(db, table, prefix, keys, columns)
-        self._delete_seconds = time.monotonic() - began
+            self.deleted = delete_missing_cells(db, table, prefix, keys, columns)
+        self.delete_seconds = time.monotonic() - began
 
     def _report(self) -> LoadReport:
-        counts = self._counts.value
-        folders = len(self._source.unreadable)
+        counts = self.counts.value
+        folders = len(self.source.unreadable)
         return LoadReport(
-            table=self._task.table,
-            format=self._source.format,
-            files=len(self._source.files),
-            tasks=len(self._splits),
+            table=self.task.table,
+            format=self.source.format,
+            files=len(self.source.files),
+            tasks=len(self.splits),
             read=counts["read"] + folders,
             new=counts["new"],
             changed=counts["changed"],
             unchanged=counts["unchanged"],
             repeated=counts["repeated"],
-            deleted=self._deleted,
+            deleted=self.deleted,
             bad=counts["bad"] + folders,
-            aside=self._aside_file,
-            kept_back=self._kept_back,
-            start_seconds=self._start_seconds,
-            load_seconds=self._load_seconds,
-            delete_seconds=self._delete_seconds,
+            aside=self.aside_file,
+            kept_back=self.kept_back,
+            start_seconds=self.start_seconds,
+            load_seconds=self.load_seconds,
+            delete_seconds=self.delete_seconds,
         )
 
     def _has_too_many(self) -> bool:
-        return self._task.max_bad is not None and self._counts.value["bad"] > self._task.max_bad
+        return self.task.max_bad is not None and self.counts.value["bad"] > self.task.max_bad
 
     def _poll(self) -> None:
         self._report_progress()
@@ -239,26 +236,21 @@ class _Load:
 
     def _stop_tasks(self, _: Future[list[TaskResult]]) -> None:
         with suppress(PercolatorError):  # if the store is unavailable, the tasks cannot commit
-            self._attempts.withdraw()
+            self.attempts.withdraw()
 
     def _report_progress(self) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
-        counts = self._counts.value
-        self._progress(
+        counts = self.counts.value
+        self.progress(
             LoadProgress(
-                tasks=len(self._splits),
+                tasks=len(self.splits),
                 tasks_done=counts["tasks"],
                 read=counts["read"],
                 new=counts["new"],
                 changed=counts["changed"],
                 unchanged=counts["unchanged"],
                 bad=counts["bad"],
-                seconds=time.monotonic() - self._began,
+                seconds=time.monotonic() - self.began,
             )
         )
-
-
-def _add(left: Counter[str], right: Counter[str]) -> Counter[str]:
-    left.update(right)
-    return left

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MASTER_VARIABLE: Final = "PERCOLATOR_SPARK_MASTER"
 """The environment variable with the default Spark master."""
-_RETRIES: Final = 4
+_ATTEMPTS: Final = 4
+"""The number of attempts at a task after which Spark fails the job."""
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -35,13 +36,12 @@ _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host"
 """Further settings if all executors are on this machine. Other executors have to reach the driver."""
 
 
-def default_master(cores: int | None = None) -> str:
-    """Return ``local[N,4]``: ``cores`` or all cores of this machine, and three retries of a failed task.
+def default_master() -> str:
+    """Return the variable ``PERCOLATOR_SPARK_MASTER``, or else ``local[N,4]`` with all cores of this machine.
 
-    Without ``cores``, return the variable ``PERCOLATOR_SPARK_MASTER`` if it is set.
+    The 4 allows three retries of a failed task.
     """
-    named = os.environ.get(MASTER_VARIABLE, "") if cores is None else ""
-    return named or f"local[{cores or os.cpu_count() or 1},{_RETRIES}]"
+    return os.environ.get(MASTER_VARIABLE) or f"local[{os.cpu_count() or 1},{_ATTEMPTS}]"
 
 
 def spark_context(
@@ -100,8 +100,8 @@ def spark_session(
 
     context = spark_context(app, master, project=project, settings=settings, log=log)
     session = SparkSession(context)
-    # With this setting Spark plans each query with a filter twice. So it is on only if the data source
-    # accepts filters.
+    # The setting makes Spark plan a query twice if the query has a filter. So it is on only if the data
+    # source accepts filters.
     session.conf.set(_PUSHDOWN, str(SCANS_ARE_APART).lower())
     return session
 

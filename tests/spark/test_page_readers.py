@@ -25,7 +25,8 @@ PAGE = b"<html><body>hello</body></html>" * 20
 
 
 def read(source: Source) -> tuple[list[Record], list[BadRecord]]:
-    items = [item for task in source.tasks(2) for item in source.read(task)]
+    reader = source.reader()
+    items = [item for task in source.tasks(2) for split in task for item in reader.read(split)]
     return [i for i in items if isinstance(i, Record)], [i for i in items if isinstance(i, BadRecord)]
 
 

@@ -70,11 +70,9 @@ def test_python_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_master(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERCOLATOR_SPARK_MASTER", raising=False)
-    assert default_master(3) == "local[3,4]"
     assert default_master() == f"local[{os.cpu_count()},4]"
     monkeypatch.setenv("PERCOLATOR_SPARK_MASTER", "spark://here:7077")
     assert default_master() == "spark://here:7077"
-    assert default_master(3) == "local[3,4]"
 
 
 @pytest.mark.spark

@@ -24,7 +24,8 @@ from percolator_core.spark.loading.source import Source, open_source
 
 
 def read(source: Source) -> tuple[list[Record], list[BadRecord]]:
-    items = [item for task in source.tasks(2) for item in source.read(task)]
+    reader = source.reader()
+    items = [item for task in source.tasks(2) for split in task for item in reader.read(split)]
     return [i for i in items if isinstance(i, Record)], [i for i in items if isinstance(i, BadRecord)]
 
 

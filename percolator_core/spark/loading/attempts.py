@@ -19,7 +19,7 @@ from percolator_core.store.packing import Command
 from percolator_core.transaction.client import TOKEN_LIFE
 
 FRESH: Final = 0.5
-"""Seconds for which an answer is valid: less than the 2 seconds that Spark gives a Python process to end."""
+"""Seconds for which an answer is valid."""
 
 _POLL: Final = 0.02
 """Seconds between two queries for attempts that have not ended."""
@@ -52,14 +52,14 @@ class Attempt:
             (b"EXISTS", _ended_key(db, driver)),
         )
         self._confirmed = float("-inf")
-        """The send time of the newest query whose answer was that the load has not ended."""
+        """The send time of the newest query that found that the load had not ended."""
         self._asking = False
-        # The entry is written before the first query: a load that has not ended at the query will find the
-        # entry at its end.
+        # The entry is written before the first query: if the load ends after a query, the driver finds the
+        # entry and waits.
         db.store.one((b"HSET", _attempts_key(db, table), db.client.owner(), driver))
 
     def check(self) -> None:
-        """Raise PercolatorError unless the load had not ended `FRESH` seconds ago.
+        """Raise PercolatorError if the load has ended, according to an answer at most `FRESH` seconds old.
 
         After half of that time one transaction queries again. The others use the previous answer.
         """

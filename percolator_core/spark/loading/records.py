@@ -31,10 +31,10 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
-"""The limit of a record's value, in bytes: below the limit of the store, because a task has many records."""
+"""The limit of a value in bytes: below the limit of the store, because a task has many records in memory."""
 
 HEAD: Final = 200
-"""The number of first bytes of a malformed record in the put-aside file."""
+"""The put-aside file has at most this many bytes of a malformed record, from its beginning."""
 
 Unit = Literal["byte", "line", "row", "file"]
 

@@ -22,7 +22,7 @@ def run(
 ) -> T:
     """Run a function as `Database.run` does, and repeat it if the outcome of its commit is unknown.
 
-    ``check`` is called before each commit. It prevents the commit by an error.
+    ``check`` is called before each commit; if it raises, the commit does not happen.
     """
 
     def checked(t: Transaction) -> T:

@@ -21,7 +21,7 @@ from percolator_core.spark.loading.formats.json_lines import JsonLinesReader
 from percolator_core.spark.loading.formats.pages import PageReader
 from percolator_core.spark.loading.formats.parquet_files import ParquetReader
 from percolator_core.spark.loading.formats.warc import WarcReader
-from percolator_core.spark.loading.records import BadRecord, Origin, Record
+from percolator_core.spark.loading.records import BadRecord, Origin
 from percolator_core.spark.loading.splits import ReadOptions, Split, SplitReader, group_splits, task_size
 from percolator_core.spark.loading.typed_records import TypedRecords, json_line_problem, typed_records
 
@@ -94,12 +94,6 @@ class Source:
         )
         return group_splits(splits, target)
 
-    def read(self, splits: Iterable[Split]) -> Iterator[Record | BadRecord]:
-        """Read the records of the splits, one split after another."""
-        reader = self.reader()
-        for split in splits:
-            yield from reader.read(split)
-
 
 def open_source(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -115,13 +109,13 @@ def open_source(
     """Find the input: files, folders (with their subfolders, without hidden files) and glob patterns.
 
     Args:
-        paths: the input. The suffix of a file that is named does not matter.
+        paths: the input. A file that is named itself may have any suffix.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; by default guessed from the suffixes.
         key: the field with the row key (jsonl, csv, parquet), for raw tables. The key of a typed table comes
             from the fields of its key columns.
-        columns: field → table column. Only these fields are loaded. None loads each field into the column of
-            the same name, without the key of a raw table (for html and warc: contents, content_type and
-            others).
+        columns: field → table column. Only these fields are loaded. None loads all fields except the key of a
+            raw table, each into the column of the same name; of html and warc it loads contents,
+            content_type and others.
         base_url: the prefix of the row keys of html, by default ``doc://<name of the folder>/``.
         delimiter: of csv, by default guessed from the header line.
         encoding: of csv, by default UTF-8, with bytes of other encodings unchanged.

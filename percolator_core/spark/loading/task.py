@@ -39,7 +39,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Loads splits into a table, perhaps in an executor. ``driver`` is the store's client of the load."""
+    """Loads splits into a table, perhaps in an executor. ``driver`` is the name of the driver's client."""
 
     driver: bytes
     table: str

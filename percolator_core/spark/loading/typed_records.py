@@ -24,7 +24,7 @@ class _Part:
     field: str
     nullable: bool
     empty: bytes | None
-    """The value of the null text in a column that may not be null, if there is one."""
+    """The value for which the null text stands in a column that may not be null, or None."""
     convert: Callable[[Any], bytes | None]
 
 

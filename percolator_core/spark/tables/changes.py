@@ -6,8 +6,8 @@ A row that was inserted and removed in the range appears as deleted. Each change
 adjacent ranges: commit timestamps rise, and the read waits for the lock of any transaction that may still
 commit in the range.
 
-A base has only rows that did not change after the safe point, below which no range begins. A range from 0
-has all of them.
+The rows of a base did not change after the safe point, and only a range from 0 begins below the safe point.
+So a range from 0 has all rows of the base, and any other range has none.
 """
 
 from __future__ import annotations

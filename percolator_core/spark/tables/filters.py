@@ -1,8 +1,8 @@
 """Translate filters of Spark to predicates of a table, if both have exactly the same meaning.
 
 Spark does not evaluate a translated filter again. So doubtful filters are not translated, and Spark evaluates
-them, more slowly. Doubtful are comparisons of ``json``, values that do not fit the column, and texts without
-Spark's spelling of UUIDs in comparisons with a ``uuid`` column.
+them, more slowly. A filter is doubtful if it compares a ``json`` column, or a column with a value that does
+not fit, or a ``uuid`` column with a text that is not in Spark's spelling of UUIDs.
 
 Spark and the library order values in the same way: texts and bytes by their bytes, decimals and times
 exactly, and floats with one zero and one NaN, which is above all other values. Both compare null as SQL does.

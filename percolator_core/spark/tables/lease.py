@@ -7,8 +7,9 @@ separate token, a lease. The driver takes the lease when it plans the scan, and 
 lease. The lease expires some minutes after the end of the last task, because Spark may repeat a task at any
 time: after a failure, after a loss of its output, or as a speculative copy.
 
-Spark plans the scans of a query together, but runs them one after another. So tasks also renew the leases of
-scans that were planned within a minute or two of their scan: all leases of one minute share a token.
+Spark plans the scans of a query together, but runs them one after another. So a task also renews the leases
+of the other scans: all leases that were taken in one minute share a token, and a task renews the tokens of
+its own minute, of the minute before and of the minute after.
 
 A task takes its pin again at its start. If the lease has expired and garbage collection has passed the
 snapshot, the scan is refused, so that no task reads an incomplete snapshot.
@@ -48,7 +49,7 @@ class Lease:
         neighbours = (self.minute - 1, self.minute + 1)
         db.store.call_apart(
             (b"SET", token(_owner(self.minute)), b"", b"PX", life),
-            # XX does not set an expired token again, because the other scans then have no readers.
+            # XX does not set an expired token again: the scans of that minute have no running task.
             *((b"SET", token(_owner(minute)), b"", b"PX", life, b"XX") for minute in neighbours),
             (b"ZADD", pins, self.oldest, self.pin),
         )

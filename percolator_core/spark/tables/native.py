@@ -96,7 +96,7 @@ def read_native(
 
 
 def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
-    """Return True if Spark can find the files and tell their columns, and few rows are in the store."""
+    """Return True if Spark can find the files and their columns, and few rows are in the store."""
     definition = handle.definition
     folder = None if definition.base is None else Location(definition.base.location).folder
     return (
@@ -109,7 +109,7 @@ def _is_readable(snapshot: Snapshot, handle: TableHandle) -> bool:
 
 
 def _differ(names: Iterable[str]) -> bool:
-    """Return True if no two names are equal for Spark, which ignores case, also in files."""
+    """Return True if Spark can distinguish the names; Spark ignores their case, also in files."""
     return max(Counter(name.upper().casefold() for name in names).values()) == 1
 
 

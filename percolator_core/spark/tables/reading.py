@@ -233,8 +233,8 @@ def read_share(
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches and divide large ones.
 
-    A step of the store may return few rows, and each batch costs time. A step above a base may return many
-    rows, and the whole batch is in memory.
+    Each batch costs time, and a step of the store may return few rows. A whole batch is in memory, and a step
+    of a table with a base may return many rows.
     """
     some: list[pa.RecordBatch] = []
     rows = size = 0

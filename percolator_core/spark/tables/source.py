@@ -27,9 +27,9 @@
 ``skip_unchanged``  write: ``true`` (the default) writes only cells that differ
 ==================  ==========================================================================================
 
-A Python data source does not learn from Spark the columns that a query needs: name them with ``columns``. The
-source cannot choose the machine of a task. The store evaluates ``filter``. It evaluates filters of queries
-only if Spark plans each scan of a DataFrame separately (`reading.SCANS_ARE_APART`).
+Spark does not pass the columns that a query needs to a Python data source: name them with ``columns``. The
+source cannot choose the machine of a task. The store evaluates ``filter``. The store evaluates the filters of
+a query only if Spark plans each scan of a DataFrame separately (`reading.SCANS_ARE_APART`).
 
 Spark plans a DataFrame in the first query, and keeps the plan: later queries of the same DataFrame see the
 same snapshot.

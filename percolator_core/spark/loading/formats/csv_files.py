@@ -56,8 +56,8 @@ class CsvReader(SplitReader):
             except StopIteration:
                 return
             except csv.Error as error:
-                # A stray quote includes the lines up to the next quote: read them again, without the first
-                # line.
+                # After a stray quote, all lines up to the next quote are in this row: read them again,
+                # except the first.
                 yield BadRecord(origin, f"not CSV: {error}", lines.head())
                 lines.give_back()
                 continue
@@ -97,7 +97,7 @@ class CsvReader(SplitReader):
 
 
 class _Lines:
-    """The lines of a file, in which the lines of a malformed record can be read again."""
+    """The lines of a file. The lines of a malformed record can be read a second time."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -135,7 +135,7 @@ class _Lines:
         return bytes_of("".join(self._taken[:2])[:HEAD])
 
     def give_back(self) -> None:
-        """Read all lines of the record, except the first one, again."""
+        """Give back all lines of the record except the first, so that they are read again."""
         self._pending.extendleft(reversed(self._taken[1:]))
         self.number -= max(0, len(self._taken) - 1)
         self._taken.clear()
