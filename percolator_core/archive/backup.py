@@ -5,9 +5,10 @@ observers of the active chain, and the cells that they had still to process. It 
 which are cells like any other. So a restored chain runs for exactly the changes that it has not processed.
 
 Tablets are read one by one, from one pinned snapshot. If nothing in a tablet has changed since the last
-backup, the new manifest names the files of the last one. Otherwise the changed cells are written, or all
-cells if the changed ones would be half as large as the rest. If garbage collection has passed the last
-backup, all cells are read, and the row sets with changed cells are written.
+backup, the new manifest names the files of the last one. Otherwise the changed cells are written, until a
+tablet has 8 row sets of changed cells, or these are more than half as large as the other row sets: then all
+cells are written. If garbage collection has passed the last backup, all cells are read, and only the row sets
+whose cells have changed are written.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ Progress = Callable[[str, int, int], None]
 """A callable that takes a table's name, the number of finished tablets, and the number of all tablets."""
 
 RESTORING: Final = b"restoring"
-"""The field of the chain's record that a namespace has until its restore is complete."""
+"""The chain's record has this field until a restore into the namespace is complete."""
 
 _CHAIN_FIELDS: Final = ("digest", "observers", "observed")
 """The fields of the chain's record that a backup has."""
 
 _ATTEMPTS: Final = 3
+"""Attempts at a backup, if columns or tables are dropped during each."""
 _DELTAS: Final = 8
-"""Attempts while tables are changed, and row sets of changed cells after which all cells are written."""
+"""The number of row sets of changed cells after which all cells of a tablet are written."""
 
 
 class Connection(Protocol):
@@ -58,8 +60,8 @@ class Connection(Protocol):
 class BackedUp:
     """The result of a backup: its ``number``, from 1, and the ``timestamp`` (microseconds) of its snapshot.
 
-    ``tables`` counts the tables, indexes included. ``written`` new files have ``bytes`` bytes, without the
-    manifest. ``shared`` files are those of earlier backups.
+    ``tables`` counts the tables, indexes included. ``written`` counts the new files except the manifest, and
+    ``bytes`` is their size. ``shared`` counts the files of earlier backups that this backup also uses.
     """
 
     number: int
@@ -122,7 +124,7 @@ def _write(db: Connection, location: Location, progress: Progress | None) -> tup
         run = _Run(db, location, progress)
         try:
             return run.write(), run.written
-        except SnapshotTooOld:  # a column or table was dropped meanwhile
+        except SnapshotTooOld:  # a column or table was dropped during the attempt
             if attempt == _ATTEMPTS:
                 raise
             attempt += 1
@@ -155,7 +157,8 @@ class _Run:
         timestamp, entries = self._moment()
         with Snapshot(client, timestamp) as snapshot:
             settle(client, timestamp)
-            # After the snapshot: an observer that was activated later had no cell to process at its time.
+            # Read after the snapshot was taken: an observer that is activated later has no cell to process in
+            # the snapshot.
             chain = self._chain()
             observers = sorted(filter(None, chain.get("observers", "").split(",")))
             history = client.oracle.history()
@@ -239,9 +242,9 @@ class _Run:
 
 
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
-    """Return the cells of a row that garbage collection keeps, so that a collection changes no row set.
+    """Return the cells of a row that garbage collection would keep, so that a collection changes no row set.
 
-    It removes deletions that all observers have processed, and acknowledgements of cells that are gone.
+    Left out are deletions that all observers have processed, and acknowledgements of cells that are gone.
     """
     weak = {column.encode() for column in handle.definition.notify_only}
     cells = {
@@ -278,7 +281,7 @@ def _remove_old(location: Location, keep: int) -> None:
     old = {name for name, number in names.items() if number not in numbers}
     needed = {file for name, one in loaded.items() if one and name not in old for file in one.files}
     for name in old:
-        # The manifests go first, so that no manifest names a file that is gone.
+        # The manifests are removed first, so that no manifest names a file that is gone.
         location.remove(name)
     for file in {file for name in old if (one := loaded[name]) for file in one.files} - needed:
         location.remove(file)

@@ -102,5 +102,5 @@ def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRo
 
 
 def _version(commit_ts: int, value: bytes) -> bytes:
-    """Pack a cell of a base, with any start timestamp: the base has none, and no reader needs it."""
+    """Pack a cell of a base. Its start timestamp is arbitrary: the base has none, and no reader needs it."""
     return pack_version(commit_ts, max(0, commit_ts - 1), value)

@@ -255,7 +255,7 @@ def uri_and_options(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _plain(field: pa.Field) -> tuple[str, Any]:
-    """Return the name and type of a field as the log has them: it knows no large or view types."""
+    """Return the name and type of a field as the log has them; the log has no large types and no views."""
     import pyarrow as pa
 
     kind = field.type

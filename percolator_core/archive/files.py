@@ -11,7 +11,7 @@ NUMBER is the number of the backup that wrote the file. Later backups name the f
 The manifest is written last, and its name has the checksum of its content, so readers ignore a torn manifest.
 
 A tablet has *full* row sets with all its cells, and then *deltas*: row sets with the cells that changed until
-a later backup. The last row set that has a cell has its version, which may be a deletion.
+a later backup. If several row sets have a cell, the version in the last of them counts; it may be a deletion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAGIC: Final = b"PAR1"
 
 FILE_BYTES: Final = 32 << 20
 _BATCH_BYTES: Final = 1 << 20
-"""About the bytes of cells in a row set, which is built in memory, and in one of its batches."""
+"""The approximate size of a row set, which is built in memory, and of one of its batches."""
 
 Line: TypeAlias = tuple[bytes, bytes, bytes]
 """A cell in a row set: row key, encoded column, packed version."""
@@ -69,7 +69,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarksFile:
-    """A file with ``marks`` marks of a tablet; ``size`` is without compression, ``checksum`` of the file."""
+    """A file with ``marks`` marks of a tablet, its ``size`` without compression, and its ``checksum``."""
 
     file: str
     marks: int
@@ -153,8 +153,8 @@ def manifests(location: Location) -> dict[str, int]:
 def newest(location: Location, number: int | None = None) -> Manifest | None:
     """Return the newest backup, or the one of that number; None without one.
 
-    Torn manifests, whose writers died, are ignored. If backups ran at once, some have the same number: then
-    the one with the latest timestamp counts. Raises StoreUnavailable.
+    Torn manifests, whose writers died, are ignored. Backups that ran at the same time may have the same
+    number: then the one with the latest timestamp is returned. Raises StoreUnavailable.
     """
     names = manifests(location)
     for wanted in sorted({own for own in names.values() if number in {None, own}}, reverse=True):

@@ -1,9 +1,9 @@
 """The cells of a tablet that the observers of a chain had still to process at a timestamp: its *marks*.
 
 The dirty index has no versions. But a run that has ended since the timestamp has written an acknowledgement
-above the timestamp, in the observed row. So each mark of that time is now either a cell that is dirty or in
-quarantine, or a cell with such an acknowledgement. Of these cells, those were dirty whose version at the
-timestamp is newer than their acknowledgement at the timestamp (`percolator_core.notifications.ack`).
+above the timestamp, in the observed row. So each cell that had a mark at that time is now dirty or in
+quarantine, or has such an acknowledgement. Such a cell was dirty at the timestamp if its version at the
+timestamp is newer than its acknowledgement at the timestamp (`percolator_core.notifications.ack`).
 
 The dirty index is read before the cells: if a run ends between the two, the cells have its acknowledgement.
 
@@ -82,7 +82,7 @@ class Marks:
         try:
             observed, done = self._snapshot.versions(self._handle.name, mark.row, columns)
         except UnknownColumn:
-            return False  # it was dropped
+            return False  # the column was dropped
         if observed is None:
             return False
         return done is None or done.value is None or observed.commit_ts > done.start_ts

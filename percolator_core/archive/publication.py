@@ -39,11 +39,12 @@ Progress = Callable[[int], None]
 
 _ROWS: Final = 1000
 _BYTES: Final = 4 << 20
-"""Most rows of a batch of changes, and about the most bytes of a batch of cells."""
+"""Limits of a batch: its rows, and the approximate bytes of its cells."""
 
 _ATTEMPTS: Final = 8
+"""Attempts at a publication, if another publisher is first each time."""
 _PAUSE: Final = 0.1
-"""Attempts beside other publishers, and most seconds before the second one; this limit doubles each time."""
+"""The most seconds between the first two attempts; the limit doubles with each attempt."""
 
 RAW_KEY: Final = ("row", "column")
 """The key of a published raw table. Its other columns are ``commit_time`` and ``value``."""
@@ -90,15 +91,15 @@ class Publishing:
                 ``column``, ``commit_time`` and ``value``.
             url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. Each table needs
                 a URL of its own.
-            keep: before, remove the files that only versions older than this have; at least an hour is kept.
-                None removes none.
+            keep: first remove the files that only versions older than this use; the versions of the last hour
+                always stay. None removes no file.
             progress: takes the number of rows read so far.
 
         Raises:
             ConfigurationError: deltalake is not installed, or the URL cannot be used.
             UnknownTable: no such table.
             LockTimeout: an earlier transaction is still committing; publish again later.
-            SnapshotTooOld: the table was dropped meanwhile.
+            SnapshotTooOld: the table was dropped during the call.
             PercolatorError: other publications to the URL were first, 8 times; let one process publish.
             BaseDamaged: a file of the table's base is missing or damaged; restore the file.
             StoreUnavailable: the store or the location does not answer; publish again.
@@ -140,7 +141,8 @@ class _Publication:
                 raise Overtaken
             settle(self._client, at)
             handle = snapshot.handle_of(self._name)
-            source = (_TypedRows if handle.is_typed else _Cells)(self._client, snapshot, handle)
+            kind: type[_TypedRows | _Cells] = _TypedRows if handle.is_typed else _Cells
+            source = kind(self._client, snapshot, handle)
             about = {
                 "percolator.table": self._name,
                 "percolator.namespace": self._client.store.keyspace.namespace,
@@ -162,7 +164,7 @@ class _Publication:
     def _reason_for_all(self, schema: pa.Schema, last: int) -> str:
         """Return the reason to write all rows; "" if the changes since the last publication suffice."""
         if not last:
-            return "no publication of this table is there"
+            return "the table was not published there before"
         if not self._target.has_schema(schema):
             return "the columns of the table have changed"
         # The store has no record of the commits that it has lost, so they are not among the changes.
@@ -178,7 +180,12 @@ class _Publication:
 
 
 class _Rows:
-    """The rows to be published as of a snapshot, in batches of ``schema``."""
+    """The rows to be published as of a snapshot.
+
+    `all` yields all rows in batches of ``schema``. `changes` yields the rows that changed or were removed
+    after a timestamp, in batches of `changes_schema`; it raises SnapshotTooOld if garbage collection has
+    passed the timestamp.
+    """
 
     schema: pa.Schema
     key: Sequence[str]
@@ -188,18 +195,6 @@ class _Rows:
         self._snapshot = snapshot
         self._handle = handle
         self._at = snapshot.start_timestamp
-
-    def all(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows."""
-        raise NotImplementedError
-
-    def changes(self, since: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that changed or were removed after ``since``, in batches of `changes_schema`.
-
-        Raises:
-            SnapshotTooOld: garbage collection has passed ``since``.
-        """
-        raise NotImplementedError
 
 
 class _TypedRows(_Rows):

@@ -95,7 +95,7 @@ def restore(
 
     Raises:
         ConfigurationError: pyarrow is not installed, the URL cannot be used, there is no such backup,
-            ``bases`` names a table that it does not have, or the namespace has tables.
+            ``bases`` names a table that the backup does not have, or the namespace has tables.
         PercolatorError: a file is missing or damaged: restore an earlier backup. Or another client has
             changed the namespace: restore into another, empty one.
         StoreUnavailable: the store or the location does not answer; call again to continue.
@@ -216,7 +216,7 @@ class _Restore:
         self._quarantined += sum(mark.record is not None for mark in marks)
 
     def _write_marks(self, tag: bytes, marks: Iterable[Mark]) -> None:
-        # An even score: odd ones are leases.
+        # The score is even, because an odd score is a lease.
         due = b"%d" % (int(time.time() * 500_000) * 2)
         commands = [
             (b"ZADD", dirty_key(tag, mark.observer), b"NX", due, encode_mark(mark.column, mark.row))
@@ -227,7 +227,7 @@ class _Restore:
         self._store.call_many(commands, _MARKS_AT_ONCE)
 
     def _lines(self, tablet: TabletFiles, marked: set[tuple[bytes, bytes]]) -> Iterator[Line]:
-        """Yield the cells to be written: all but the deletions that no observer has still to process."""
+        """Yield the cells to be written: all except the deletions that every observer has processed."""
         for line in files.read_cells(self._location, tablet):
             if not line[2][KIND] or (line[0], line[1]) in marked:
                 yield line
@@ -263,7 +263,7 @@ def _comparable(
 ) -> Iterator[tuple[bytes, Mapping[bytes, object]]]:
     """Yield rows for the comparison; if the table has a base, only their keys and values.
 
-    A base has no start timestamps and no acknowledgements, and of a typed table only one timestamp a row.
+    A base has no start timestamps and no acknowledgements, and for a typed table only one timestamp per row.
     """
     for key, cells in rows:
         if not with_base:
