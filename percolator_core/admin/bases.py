@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class BaseStatus:
     """The base of a table, as its manifests describe it; the numbers are 0 if ``error`` says why not.
 
-    The fields are as those of `percolator_core.maintenance.bases.TableBase`; ``location`` is without a user
-    and without options.
+    The fields have the meaning of those of `percolator_core.maintenance.bases.TableBase`; ``location`` is
+    without a user and without options.
     """
 
     location: str
@@ -31,8 +31,8 @@ class BaseStatus:
 def base_status(db: Database, definition: TableDefinition) -> BaseStatus | None:
     """Return the status of a table's base, None without one.
 
-    It reads the manifests that are new since the last call, and no row. If a location does not answer, this
-    is the status: the table itself may be in order.
+    The call reads the manifests that are new since the last call, and no row. If the location does not
+    answer, ``error`` says so and nothing is raised, because the table itself may be in order.
     """
     rule = definition.base
     if rule is None:

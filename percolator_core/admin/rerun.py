@@ -10,9 +10,9 @@ claim a mark, find the acknowledgement, and clear the mark. A run that began bef
 conflicts with the deletion or does not clear the mark. So each cell gets a run that begins after the
 deletion.
 
-A flush moves cells to the base without their acknowledgements, for each of them was observed. So a cell of
-the base counts as observed as long as it has no acknowledgement; a rerun writes a deletion of one, which
-stays in the store until the next run.
+A flush moves only observed cells to the base, without their acknowledgements. So a cell of the base counts as
+observed if it has no acknowledgement. A rerun writes a deletion of the acknowledgement, which stays in the
+store until the next run.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _BATCH: Final = 500
 """Rows of a batch, at most: its transaction is one request, and other clients wait for it."""
 
 _ROUNDS: Final = 100
+"""Attempts at a batch that conflicts with runs."""
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.25
 _LONGEST_SLEEP: Final = 0.25
@@ -58,12 +59,7 @@ _LONGEST_SLEEP: Final = 0.25
 
 @dataclass(slots=True)
 class CellCounts:
-    """Counts of one column.
-
-    ``looked_at``: cells that the observer has observed or will observe. ``chosen``: cells of these that meet
-    all conditions. ``marked``: chosen cells that were not dirty before. ``unknown``: chosen cells of the
-    base, which does not know the revision that ran last.
-    """
+    """Counts of one column, as in `RerunCounts`."""
 
     looked_at: int = 0
     chosen: int = 0
@@ -72,30 +68,15 @@ class CellCounts:
 
 
 @dataclass(slots=True)
-class RerunCounts:
-    """Counts of a rerun, by ``table.column`` and in total."""
+class RerunCounts(CellCounts):
+    """Counts of a rerun in total, and the same counts by ``table.column`` in ``columns``.
+
+    ``looked_at``: cells that the observer has observed or will observe. ``chosen``: cells of these that meet
+    all conditions; all of them are dirty now, except after a dry run. ``marked``: chosen cells that were not
+    dirty before. ``unknown``: chosen cells of the base, which does not have the revision that ran last.
+    """
 
     columns: dict[str, CellCounts] = field(default_factory=dict)
-
-    @property
-    def looked_at(self) -> int:
-        """Cells that the observer has observed or will observe."""
-        return sum(one.looked_at for one in self.columns.values())
-
-    @property
-    def chosen(self) -> int:
-        """Cells that meet all conditions. All of them are dirty now, except after a dry run."""
-        return sum(one.chosen for one in self.columns.values())
-
-    @property
-    def marked(self) -> int:
-        """Chosen cells that were not dirty before."""
-        return sum(one.marked for one in self.columns.values())
-
-    @property
-    def unknown(self) -> int:
-        """Chosen cells of the base, which does not know the revision that ran last."""
-        return sum(one.unknown for one in self.columns.values())
 
 
 def rerun(
@@ -254,10 +235,11 @@ class _Rerun:
         # The marks are set after the commit, as the module's docstring explains. A crash between the two
         # leaves cells with neither acknowledgement nor mark, which the same rerun finds again.
         marked = self._mark(place, rows) if rows and not self._pace.dry_run else 0
-        place.counts.looked_at += looked_at
-        place.counts.chosen += len(rows)
-        place.counts.marked += marked
-        place.counts.unknown += unknown
+        for counts in (place.counts, self._counts):
+            counts.looked_at += looked_at
+            counts.chosen += len(rows)
+            counts.marked += marked
+            counts.unknown += unknown
         return resume
 
     def _unacknowledge_with_retries(self, place: _Place, low: bytes) -> _Taken:
@@ -388,6 +370,3 @@ def _is_unknown(versions: Sequence[Version | None]) -> bool:
     """Return True if the observed cell is in the base, and has not been observed since."""
     observed, acked = versions[:2]
     return acked is None and observed is not None and observed.is_of_base
-
-
-__all__ = ["CellCounts", "RerunCounts", "rerun"]

@@ -3,9 +3,9 @@
 The cost is bounded: a page has some columns and a few versions of each. If a value is too large, only its
 size is read.
 
-A cell that moved to the base has one version there, `Version.is_of_base`. The older ones have been collected.
-The base does not know when its transaction began. In a typed table it knows no more about the commit than
-that it was not later than ``commit_ts``, the newest commit to the row before it moved.
+A cell that moved to the base has one version there, `Version.is_of_base`; garbage collection has dropped the
+older ones. The base does not have the start timestamp of this version. In a typed table ``commit_ts`` is the
+timestamp of the newest commit to the row before the move; the cell may have been committed earlier.
 
 >>> from percolator_core.admin.row_history import row_history
 >>> found = row_history(db, "documents", "http://a/")
@@ -41,7 +41,7 @@ LARGEST: Final = 4 << 20
 """Bytes of the largest value that is read."""
 
 _TOGETHER: Final = 8 << 20
-"""Most bytes that are read of a cell's versions, and of a row's cells; estimated from the newest versions."""
+"""The most bytes that are read of a cell's versions, and of all cells; estimated from the newest versions."""
 
 _FEWEST: Final = 2
 """At least this many versions of a cell are read, however large they are, if any version is read."""
@@ -173,9 +173,9 @@ def _names(
 
 
 def _below(db: Database, handle: TableHandle, row: bytes, at: int) -> BaseRow | None:
-    """Return what the base has of a row. What the store has of the row was read before.
+    """Return the row of the base; None if there is none. Read the row of the store before.
 
-    Raises SnapshotTooOld if that was not everything that a snapshot at ``at`` sees.
+    Raises SnapshotTooOld if the store no longer has all versions that a snapshot at ``at`` sees.
     """
     base = base_below(db.store.one(handle.standing(row)), at)
     if base is None:
@@ -193,7 +193,7 @@ def _cold(handle: TableHandle, below: BaseRow | None, column: ColumnFields) -> V
 def _cells(  # noqa: PLR0917
     db: Database, handle: TableHandle, row: bytes, fields: Sequence[ColumnFields], at: int, most: int
 ) -> tuple[tuple[CellHistory, ...], BaseRow | None]:
-    """Return the cells, and what the base has of the row."""
+    """Return the cells, and the row of the base, if there is one."""
     key, tag = handle.row_key(row), handle.tag(row)
     sizes = db.store.call(*[(b"HSTRLEN", key, name) for one in fields for name in (one.version, one.lock)])
     asked: list[tuple[ColumnFields, int, int, bool]] = []

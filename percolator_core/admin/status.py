@@ -41,7 +41,7 @@ Observed = Mapping[tuple[str, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table. ``rows`` are in the store, also deleted ones, until garbage collection."""
+    """A table. ``rows`` counts the rows in the store, including deleted ones until garbage collection."""
 
     name: str
     tablets: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Final
 
@@ -29,7 +29,7 @@ def check_installation(*, embedded: bool) -> Iterator[Finding]:
     yield _python()
     yield _redis_server(needed=embedded)
     yield _hiredis()
-    yield from _guarded("java", _java)
+    yield _java()
     yield _pyspark()
     for extra in _EXTRAS:
         yield _extra(extra)
@@ -63,7 +63,11 @@ def _hiredis() -> Finding:
 def _java() -> Finding:
     from percolator_core.spark.java import check_java
 
-    return ok("java", f"version {check_java()}")
+    try:
+        return ok("java", f"version {check_java()}")
+    except ConfigurationError as error:
+        found, _, mend = str(error).partition(": ")
+        return warn("java", found, mend)
 
 
 def _pyspark() -> Finding:
@@ -98,14 +102,6 @@ def _extra(extra: str) -> Finding:
             f"for {purpose}: pip install '{PACKAGE}[{extra}]'",
         )
     return ok(f"extra {extra}", ", ".join(f"{package} {version}" for package, version in versions.items()))
-
-
-def _guarded(name: str, check: Callable[[], Finding]) -> Iterator[Finding]:
-    try:
-        yield check()
-    except ConfigurationError as error:
-        said, _, mend = str(error).partition(": ")
-        yield warn(name, said, mend or said)
 
 
 def _version(package: str) -> str | None:

@@ -18,11 +18,9 @@ from percolator_core.notation.bytestext import parse_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-    from rich.table import Table
 
-    from percolator_core.cli.output import Output
     from percolator_core.observers import Chain
-    from percolator_core.spark import LoadProgress, LoadReport
+    from percolator_core.spark import LoadProgress
 
 _COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
 
@@ -118,11 +116,10 @@ def load(
             )
         except spark.TooManyBadRecords as error:
             raise Failure(str(error), report=error.report.to_json()) from error
-    _print(output, report)
-
-
-def _print(output: Output, report: LoadReport) -> None:
-    output.result(report.to_json(), report_table(report))
+    shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
+    seconds = report.load_seconds + report.delete_seconds
+    shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")
+    output.result(report.to_json(), shown)
     if report.bad:
         output.note(f"{count_of(report.bad, 'record')} malformed: {report.aside} lists each with the reason")
     if report.kept_back is not None:
@@ -150,14 +147,6 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
             raise typer.BadParameter(f"--columns {text!r}: write FIELD or FIELD=COLUMN, separated by commas")
         found[field] = column or field
     return found
-
-
-def report_table(report: LoadReport) -> Table:
-    """Return the counts of a load as a table of one line."""
-    shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
-    seconds = report.load_seconds + report.delete_seconds
-    shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")
-    return shown
 
 
 def _bar(progress: Progress, files: int) -> Callable[[LoadProgress], None]:

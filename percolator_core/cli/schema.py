@@ -70,7 +70,8 @@ def schema(
     elif form == "mermaid":
         output.raw(_mermaid(found).encode())
     else:
-        output.result(data, Text(f"{name}: {count_of(len(found), 'table')}"), *_boxes(found))
+        boxes = [part for one in found for part in ("", _box(one))]
+        output.result(data, Text(f"{name}: {count_of(len(found), 'table')}"), *boxes)
 
 
 def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
@@ -161,10 +162,6 @@ def _splits(definition: TableDefinition) -> list[Any]:
         return []
     decode = column_type(definition.by_name[rule.column].type).decode
     return [decode(split) for split in rule.splits]
-
-
-def _boxes(found: Sequence[_Described]) -> list[RenderableType]:
-    return [part for one in found for part in ("", _box(one))]
 
 
 def _box(one: _Described) -> RenderableType:

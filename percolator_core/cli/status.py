@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -31,13 +31,8 @@ def status(path: OptionalChainPath = None, *, store: StoreOptions) -> None:
     chain = load_chain(path, import_functions=False) if path is not None else None
     with store.existing(chain) as db:
         now = read_status(db, chain)
-    outputs.current().result(status_data(now), *_human(now, revisions=chain is not None))
-
-
-def status_data(now: Status) -> dict[str, Any]:
-    """Return the status for JSON."""
     sums = {"idle": now.idle, "backlog": now.backlog, "failed": now.failed, "locks": now.locks}
-    return asdict(now) | sums
+    outputs.current().result(asdict(now) | sums, *_human(now, revisions=chain is not None))
 
 
 def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
@@ -83,7 +78,7 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
 
 
 def _bases(now: Status) -> list[RenderableType]:
-    """The bases of tables, with an empty line in front; nothing if there are none."""
+    """Return the bases of tables, after an empty line; nothing if no table has a base."""
     bases = outputs.table("base of", "rows", "size", "height", "location", numbers=["rows", "size", "height"])
     for table in now.tables:
         base = table.base

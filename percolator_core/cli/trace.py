@@ -63,16 +63,11 @@ def trace(
             f"column, or garbage collection has dropped it: `percolator scan {table}` lists the rows"
         )
     output = outputs.current()
-    output.result(trace_data(found, rows), *_Drawing(found, rows).trees, Text(summary(found, _ms)))
+    sums = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
+    data = _plain(asdict(found), rows) | {name: getattr(found, name) for name in sums}
+    output.result(data, *_Drawing(found, rows).trees, Text(summary(found, _ms)))
     for note in missing_parts(found, chain, str(path / "chain.yaml"), "--depth goes further"):
         output.note(note)
-
-
-def trace_data(found: Trace, rows: Rows) -> dict[str, Any]:
-    """Return the trace for JSON; ``rows`` shows the row keys."""
-    names = ("seconds", "waiting", "quarantined", "unrecorded", "unfollowed")
-    data: dict[str, Any] = _plain(asdict(found), rows) | {name: getattr(found, name) for name in names}
-    return data
 
 
 class _Drawing:
@@ -162,6 +157,7 @@ def _time(timestamp: int) -> str:
 
 
 def _plain(data: Any, rows: Rows) -> Any:
+    """Return a trace, or a part of it, in types of JSON."""
     if isinstance(data, bytes):
         return json_bytes(data)
     if isinstance(data, dict):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from percolator_core import Chain
-from percolator_core.admin.rerun import CellCounts, RerunCounts
+from percolator_core.admin.rerun import RerunCounts
 from percolator_core.cli.output import Output
 from percolator_core.cli.rerun import _progress
 from percolator_core.errors import StoreUnavailable
@@ -166,6 +166,6 @@ def test_a_bar_on_a_terminal(done: Project) -> None:
     output.errors = Console(file=io.StringIO(), force_terminal=True, width=100)
     split = Chain.load("chain").observers["split"]
     with done.connect() as db, _progress(output, db, split) as show:
-        show(RerunCounts({"docs.text": CellCounts(looked_at=2)}))
+        show(RerunCounts(looked_at=2))
     assert "rerunning split" in output.errors.file.getvalue()  # type: ignore[attr-defined]
     assert "2/3" in output.errors.file.getvalue()  # type: ignore[attr-defined]

@@ -115,7 +115,7 @@ def test_everything_is_redone_exactly_once(
     assert copy.ran == {b"d03": 1}
     copy.ran.clear()
     counts = rerun(db, chain, "copy")
-    assert counts == RerunCounts({"docs.text": CellCounts(20, 20, 20)})
+    assert counts == RerunCounts(20, 20, 20, columns={"docs.text": CellCounts(20, 20, 20)})
     assert (counts.looked_at, counts.chosen, counts.marked) == (20, 20, 20)
     done = drain(db, chain).observers["copy"]
     assert (done.ran, done.collapsed, done.conflicts) == (20, 0, 0)
@@ -472,7 +472,7 @@ def test_a_weak_observer_redoes_the_rows_it_ran_for(db: Database, weak: Chain, c
     seen: list[int] = []
     copy.change = bytes
     counts = rerun(db, weak, "look", ["row!='b'"])
-    assert counts == RerunCounts({"sums.dirty": CellCounts(3, 2, 2)})
+    assert counts == RerunCounts(3, 2, 2, columns={"sums.dirty": CellCounts(3, 2, 2)})
     leases, _ = dirty_of(db, weak).claim(10, 0.0)
     seen = [held.due for held in leases]
     assert all(due >= before - 1 for due in seen)
