@@ -23,7 +23,6 @@ MASTER_VARIABLE: Final = "PERCOLATOR_SPARK_MASTER"
 """The environment variable with the default Spark master."""
 _ATTEMPTS: Final = 4
 """The number of attempts at a task after which Spark fails the job."""
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -89,21 +88,13 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """Return a session with the best settings for the data source ``percolator``.
+    """Return a session of the running SparkContext, or of a new one.
 
-    The session belongs to the running SparkContext, or to a new one. Arguments and errors are those of
-    `spark_context`.
+    Arguments and errors are those of `spark_context`.
     """
     from pyspark.sql import SparkSession
 
-    from percolator_core.spark.tables.reading import SCANS_ARE_APART
-
-    context = spark_context(app, master, project=project, settings=settings, log=log)
-    session = SparkSession(context)
-    # The setting makes Spark plan a query twice if the query has a filter. So it is on only if the data
-    # source accepts filters.
-    session.conf.set(_PUSHDOWN, str(SCANS_ARE_APART).lower())
-    return session
+    return SparkSession(spark_context(app, master, project=project, settings=settings, log=log))
 
 
 @contextmanager

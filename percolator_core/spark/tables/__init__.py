@@ -2,7 +2,7 @@
 
 Spark imports `source`, whose docstring lists the options.
 
-- Reads: `reading` plans tasks and runs them, with `filters` of Spark and a `lease` that pins the snapshot.
+- Reads: `reading` plans tasks and runs them, with a `lease` that pins the snapshot.
 - Changes: `changes` reads changed rows, and `streaming` provides them as a stream.
 - Writes: `writing` plans and runs tasks, and `merging` merges each row.
 - `views` has functions for programs; all modules use `fields`, `options` and `errors`.

@@ -12,7 +12,7 @@ that garbage collection has passed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -24,11 +24,10 @@ from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.expression import parse
 from percolator_core.schema.partitions import Piece, pieces
-from percolator_core.schema.predicates import Bound, Joined, Predicate, bind, columns_of
+from percolator_core.schema.predicates import Bound, bind, columns_of
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, changed_rows, too_old
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_type, typed_table
-from percolator_core.spark.tables.filters import predicate_of
 from percolator_core.spark.tables.lease import Lease, take_lease
 from percolator_core.spark.tables.options import ReadOptions
 from percolator_core.tables.arrow import from_rows, read_batches
@@ -38,16 +37,7 @@ from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
-
-SCANS_ARE_APART: Final = hasattr(DataSourceReader, "pushLimit")
-"""True if Spark plans each scan of a DataFrame separately.
-
-Spark 4.2 does not: the filters of one query stay with the DataFrame, and limit the next scan of the
-DataFrame, even in the same query (SPARK-58551). So the source accepts filters only if Spark has the fix. The
-fix also added this method of readers.
-"""
 
 _BATCH_ROWS: Final = 4000
 _BATCH_BYTES: Final = 4 << 20
@@ -56,18 +46,11 @@ _BATCH_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a read, without a snapshot."""
+    """The plan of a read, without a snapshot. ``bound`` is the filter, bound to the table."""
 
     definition: TableDefinition
     columns: tuple[Column, ...]
-    predicates: tuple[Predicate, ...]
-
-    @property
-    def bound(self) -> Bound | None:
-        """The conjunction of the predicates, bound to the table."""
-        if not self.predicates:
-            return None
-        return bind(Joined("and", self.predicates), self.definition)
+    bound: Bound | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +65,6 @@ class Share(InputPartition):
     lease: Lease
     version: bytes
     pieces: tuple[Piece, ...]
-    predicates: tuple[Predicate, ...]
     since: int | None = None
     by_index: bool = False
 
@@ -98,15 +80,13 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
     with connect(options.place.url, options.place.namespace) as db:
         definition = typed_table(db, options.place.table).definition
     columns = _columns(definition, schema, changes=options.since is not None)
-    predicates = (parse(options.filter, definition),) if options.filter else ()
-    plan = Plan(definition, columns, predicates)
-    bound = plan.bound
+    bound = bind(parse(options.filter, definition), definition) if options.filter else None
     if options.since is not None and bound is not None and set(columns_of(bound)).difference(definition.key):
         raise ConfigurationError(
-            "a filter of changes has only columns of the key, because a deleted row has no others: filter "
+            "a filter of changes may use only columns of the key, because a deleted row has no others: filter "
             "the DataFrame instead"
         )
-    return plan
+    return Plan(definition, columns, bound)
 
 
 class TableReader(DataSourceReader):
@@ -128,24 +108,6 @@ class TableReader(DataSourceReader):
         """Read the rows of one task."""
         with as_sentence():
             yield from read_share(self.options, self.schema, self.plan, partition)
-
-
-class PushingReader(TableReader):
-    """A reader that accepts filters, for sessions that allow this, and only with `SCANS_ARE_APART`."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Accept the filters that can be translated; return the others to Spark."""
-        if self.options.since is not None:
-            return filters
-        left, accepted = [], []
-        for one in filters:
-            predicate = predicate_of(one, self.plan.definition)
-            if predicate is None:
-                left.append(one)
-            else:
-                accepted.append(predicate)
-        self.plan = replace(self.plan, predicates=(*self.plan.predicates, *accepted))
-        return left
 
 
 def shares_of(
@@ -175,11 +137,8 @@ def shares_of(
     wanted = pieces(plan.definition, plan.bound)
     must_be_whole(db, handle, wanted, lease.at, since or None)
     if since is None and _index(snapshot, Query(handle, plan.columns, plan.bound)) is not None:
-        return [Share(lease, handle.version, tuple(wanted), plan.predicates, by_index=True)]
-    return [
-        Share(lease, handle.version, share, plan.predicates, since)
-        for share in shared_out(wanted, options.partitions)
-    ]
+        return [Share(lease, handle.version, tuple(wanted), by_index=True)]
+    return [Share(lease, handle.version, share, since) for share in shared_out(wanted, options.partitions)]
 
 
 def _changed(handle: TableHandle) -> ConfigurationError:
@@ -217,7 +176,7 @@ def read_share(
         if handle.version != share.version:
             raise _changed(handle)
         snapshot = Snapshot(db.client, share.lease.at)
-        query = Query(handle, plan.columns, replace(plan, predicates=share.predicates).bound)
+        query = Query(handle, plan.columns, plan.bound)
         index = _index(snapshot, query) if share.by_index else None
         if share.since is not None:
             found = changed_rows(db, snapshot, query, share.pieces, share.since)

@@ -28,8 +28,8 @@
 ==================  ==========================================================================================
 
 Spark does not pass the columns that a query needs to a Python data source: name them with ``columns``. The
-source cannot choose the machine of a task. The store evaluates ``filter``. The store evaluates the filters of
-a query only if Spark plans each scan of a DataFrame separately (`reading.SCANS_ARE_APART`).
+source cannot choose the machine of a task. The store evaluates ``filter``; Spark itself evaluates the filters
+of a query.
 
 Spark plans a DataFrame in the first query, and keeps the plan: later queries of the same DataFrame see the
 same snapshot.
@@ -37,7 +37,6 @@ same snapshot.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -49,16 +48,13 @@ from percolator_core.spark.tables.changes import CHANGE_COLUMNS, as_changed
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import spark_schema, typed_table
 from percolator_core.spark.tables.options import read_options, write_options
-from percolator_core.spark.tables.reading import SCANS_ARE_APART, PushingReader, TableReader
+from percolator_core.spark.tables.reading import TableReader
 from percolator_core.spark.tables.writing import StreamWriter, TableWriter, begin_write
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from percolator_core.spark.tables.streaming import ChangeReader
-
-_PUSHDOWN: str = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module that Spark runs to push filters. For reads without filters Spark runs another module."""
 
 
 class TableSource(DataSource):
@@ -85,8 +81,7 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         """Plan a batch read."""
         with as_sentence():
-            kind = PushingReader if _may_push() else TableReader
-            return kind(read_options(self.options), schema)
+            return TableReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Plan a batch write, and write nothing."""
@@ -120,11 +115,3 @@ class TableSource(DataSource):
                     "upserts"
                 )
             return StreamWriter(begin_write(write_options(self.options), schema, stream=True))
-
-
-def _may_push() -> bool:
-    """Return True if a reader may accept filters. If False, Spark would refuse such a reader."""
-    if not SCANS_ARE_APART:
-        return False
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN in sys.modules or (main is not None and main.name == _PUSHDOWN)
