@@ -32,7 +32,7 @@ Rate = Annotated[
 ]
 Share = Annotated[
     float,
-    typer.Option(help="The part of the time, above 0 to 1, in which the store works for this command."),
+    typer.Option(help="The part of the time in which the store works for this command: above 0, up to 1."),
 ]
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = 5.0
 _LITTLE_SPACE: Final = 1 << 30
 _TOO_LITTLE_SPACE: Final = 64 << 20
-_SLOW_CLOCK: Final = 1.0
-"""With a larger difference to the server's clock (s), ages and "as of" times mislead."""
+_CLOCK_DIFFERENCE: Final = 1.0
+"""Seconds. If the clocks of client and server differ by more, ages and "as of" times are misleading."""
 
 _FULL: Final = 0.9
 _SOCKET_PATH_LIMIT: Final = 103
@@ -81,7 +81,7 @@ def _server(url: str, address: Address, namespace: str | None, *, indexes: bool)
             elif address.kind == "sentinel":
                 yield ok("sentinel", f"{', '.join(clients)} is the master of {address.service}")
             for server, client in clients.items():
-                for finding in _facts(client, address):
+                for finding in _checks(client, address):
                     # With several servers, each line names its server.
                     check = f"{server}: {finding.check}" if address.kind == "cluster" else finding.check
                     yield replace(finding, check=check)
@@ -92,7 +92,7 @@ def _server(url: str, address: Address, namespace: str | None, *, indexes: bool)
         yield fail("store", f"{' '.join(str(error).split())}", "start it, or name the right one with --url")
 
 
-def _facts(client: Any, address: Address) -> Iterator[Finding]:
+def _checks(client: Any, address: Address) -> Iterator[Finding]:
     started = time.time()
     seconds, microseconds = client.time()
     server, client_now = seconds + microseconds / 1e6, (started + time.time()) / 2
@@ -213,7 +213,7 @@ def _compact(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
 
 def _clock(difference: float) -> Finding:
     found = f"the server's clock is {abs(difference) * 1000:.0f} ms {'ahead' if difference > 0 else 'behind'}"
-    if abs(difference) > _SLOW_CLOCK:
+    if abs(difference) > _CLOCK_DIFFERENCE:
         return warn("clock", found, "synchronise both clocks (NTP); timestamps come from the server")
     return ok("clock", found)
 

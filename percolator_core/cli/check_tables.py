@@ -43,7 +43,7 @@ def _rows(db: Database, table: str) -> int:
     try:
         tags = snapshot.handle_of(table).tags
     except UnknownTable:
-        return 0  # it was dropped meanwhile
+        return 0  # the table was dropped since the catalog was read
     return sum(snapshot.count_rows([(tag, b"", None) for tag in tags]))
 
 

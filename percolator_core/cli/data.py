@@ -235,7 +235,7 @@ def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[Rende
     return [
         Text(show_bytes(row), style="bold"),
         *(
-            Text(f"  {name}  {show_bytes(value, room_for(name, width))}")
+            Text(f"  {name}  {show_bytes(value, value_width(name, width))}")
             for column, value in sorted(cells.items())
             for name in [abbreviated(column)]
         ),
@@ -255,7 +255,7 @@ def _typed_rows(
         data = {name: json_value(value) for name, value in values.items()}
         lines: list[RenderableType] = [Text(show_key(definition, values), style="bold")]
         lines += [
-            Text(f"  {name}  {show_typed(definition, name, value, room_for(name, width))}")
+            Text(f"  {name}  {show_typed(definition, name, value, value_width(name, width))}")
             for name, value in values.items()
             if name not in definition.key
         ]
@@ -356,7 +356,7 @@ def parse_columns(text: str | None) -> list[str] | None:
     return None if text is None else [name for name in text.split(",") if name]
 
 
-def room_for(column: str, width: int) -> int:
+def value_width(column: str, width: int) -> int:
     """Return the width of a value beside the name of its column."""
     return max(20, width - len(column) - 4)
 

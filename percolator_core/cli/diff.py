@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at
+from percolator_core.cli.data import Columns, TableName, parse_columns, snapshot_at, value_width
 from percolator_core.cli.filters import Where, parse_filter, parse_raw_filter
 from percolator_core.cli.options import StoreOptions
 from percolator_core.errors import abbreviated
@@ -92,20 +92,20 @@ def _counted(
         ]
         for name, (old, new) in change.columns.items():
             shown = abbreviated(name)
-            room = max(20, width - len(shown) - 6)
-            lines.append(Text(f"    {shown}  {_arrow(definition, change, name, (old, new), room)}"))
+            text = _arrow(definition, change, name, (old, new), value_width(shown, width - 2))
+            lines.append(Text(f"    {shown}  {text}"))
         yield _data(definition, change), lines
 
 
 def _arrow(
-    definition: TableDefinition, change: RowChange, name: str, values: tuple[Any, Any], room: int
+    definition: TableDefinition, change: RowChange, name: str, values: tuple[Any, Any], width: int
 ) -> str:
     old, new = values
     if change.kind == "added":
-        return _text(definition, name, new, room)
+        return _text(definition, name, new, width)
     if change.kind == "removed":
-        return _text(definition, name, old, room)
-    half = (room - 3) // 2
+        return _text(definition, name, old, width)
+    half = (width - 3) // 2
     return f"{_text(definition, name, old, half)} → {_text(definition, name, new, half)}"
 
 

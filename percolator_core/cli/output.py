@@ -76,7 +76,7 @@ class Output:
         self.as_json = as_json
         self.debug = debug
         self.carry_on = "run the same command again to continue"
-        """How to continue after an interruption; long commands set a more exact text."""
+        """The way to continue after an interruption; long commands set a more exact text."""
         self.console = _console(sys.stdout)
         self.errors = _console(sys.stderr)
         self._printed_json = False

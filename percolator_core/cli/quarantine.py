@@ -76,7 +76,7 @@ def retry(
         if asked.keys is None:
             count = asked.quarantine.retry(observer=observer)
         else:
-            # List all cells before the first retry: a worker may put that cell into quarantine again at once.
+            # List all cells before the first retry: a worker may put a retried cell into quarantine at once.
             count = asked.quarantine.retry(list(asked.cells()))
     text = f"{count_of(count, 'cell')} to be observed again" + (
         f": by a worker, or by `percolator drain {path}`" if count else ""
@@ -113,7 +113,7 @@ def discard(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The opened quarantine, and the choice of cells by ``--observer`` and ``--row``."""
+    """The opened quarantine, and the cells that ``--observer`` and ``--row`` select."""
 
     db: Database
     chain: str

@@ -131,9 +131,10 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
 
 @contextmanager
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
-    """Show a bar, and add a note to an error. An interruption ends the rerun between two batches.
+    """Show a bar, and add a note to an error.
 
-    Between two batches, the mark of each removed acknowledgement has been set.
+    An interruption ends the rerun between two batches: then each cell whose acknowledgement was deleted has
+    its mark.
     """
     total = _rows(db, observer) if output.errors.is_terminal else None
     with output.progress() as progress, stopping(lambda: None) as received:

@@ -127,7 +127,7 @@ def too_large(size: int) -> str:
 
 
 def encode_key(key: object) -> bytes:
-    """Encode a row key: bytes unchanged, text as UTF-8, whole numbers, dates and UUIDs as text.
+    """Encode a row key: bytes unchanged, text as UTF-8; ints, decimals, dates and UUIDs as text.
 
     Raises ValueError for None, an empty key, a key over ``MAX_ROW`` bytes, and any other type.
     """

@@ -83,8 +83,8 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
     bound = bind(parse(options.filter, definition), definition) if options.filter else None
     if options.since is not None and bound is not None and set(columns_of(bound)).difference(definition.key):
         raise ConfigurationError(
-            "a filter of changes may use only columns of the key, because a deleted row has no others: filter "
-            "the DataFrame instead"
+            "a filter of changes may use only columns of the key, because a deleted row has no others: "
+            "filter the DataFrame instead"
         )
     return Plan(definition, columns, bound)
 
