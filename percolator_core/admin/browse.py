@@ -113,7 +113,7 @@ def page_before(
     asked: list[Command] = [
         (b"ZREVRANGEBYLEX", rows_key(tag), b"(" + end, b"[" + low, b"LIMIT", 0, limit) for tag in handle.tags
     ]
-    # The bases come last: a row that leaves the store is in a base that is published before.
+    # The bases are read last: a row leaves the store only after a base that has the row was published.
     asked += [(b"HGET", meta_key(tag), BASE) for tag in handle.tags]
     replies = db.store.call_many(asked, 1000)
     keys = {key for keys in replies[: len(handle.tags)] for key in keys}

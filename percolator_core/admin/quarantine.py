@@ -148,7 +148,7 @@ class Quarantine:
     def cells(
         self, observer: str | None = None, keys: Mapping[str, bytes] | None = None
     ) -> Iterator[FailedCell]:
-        """Return all cells, or the cells of one observer, or of the rows in ``keys``, in no order.
+        """Return all cells, or the cells of one observer, or of the rows in ``keys``, in any order.
 
         ``keys`` has one row key for each table; only the cells of these rows are read. If the quarantine
         changes during the iteration, a cell may be returned twice, but each cell that stays is returned.

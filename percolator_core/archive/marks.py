@@ -7,8 +7,8 @@ timestamp is newer than its acknowledgement at the timestamp (`percolator_core.n
 
 The dirty index is read before the cells: if a run ends between the two, the cells have its acknowledgement.
 
-A weak notification has no version, so all of these cells count as notified. If a cell was notified only after
-the timestamp, its observer runs once too often after a restore, but never once too rarely.
+A weak notification has no version. So for a weak observer all of these cells count as dirty: after a restore
+it also runs for cells that were notified only after the timestamp.
 """
 
 from __future__ import annotations

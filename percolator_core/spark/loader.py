@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 _UNREADABLE_FOLDERS: Final = 999_999
-"""The number of the driver's part of the put-aside file."""
+"""The driver writes the folders that it could not list into the part of this number."""
 
 
 class TableMaker(Protocol):

@@ -32,7 +32,7 @@ _CHUNK: Final = 1 << 20
 
 
 class WarcReader(SplitReader):
-    """Reads responses. After damage it continues at the next gzip member, or in a plain file at a record."""
+    """Reads responses. After damage it continues at the next gzip member, or record if plain."""
 
     suffixes = (".warc", ".warc.gz")
     page_fields = ("contents", "status", "location", "content_type")
