@@ -32,7 +32,10 @@ _CHUNK: Final = 1 << 20
 
 
 class WarcReader(SplitReader):
-    """Reads responses. After damage it continues at the next gzip member, or record if plain."""
+    """Reads responses.
+
+    After damage in a compressed file it continues at the next gzip member, in a plain file at the next record.
+    """
 
     suffixes = (".warc", ".warc.gz")
     page_fields = ("contents", "status", "location", "content_type")
