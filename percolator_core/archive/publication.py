@@ -46,9 +46,6 @@ _ATTEMPTS: Final = 8
 _PAUSE: Final = 0.1
 """The most seconds between the first two attempts; the limit doubles with each attempt."""
 
-RAW_KEY: Final = ("row", "column")
-"""The key of a published raw table. Its other columns are ``commit_time`` and ``value``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -246,7 +243,7 @@ class _TypedRows(_Rows):
 class _Cells(_Rows):
     """The cells of a raw table, each as a row."""
 
-    key = RAW_KEY
+    key = ("row", "column")
 
     def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
         super().__init__(client, snapshot, handle)

@@ -21,6 +21,3 @@ def main() -> None:
 
             end_process(end.code)
         raise
-
-
-__all__ = ["main"]

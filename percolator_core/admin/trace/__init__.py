@@ -17,45 +17,16 @@ the newest commit to the row.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from percolator_core.admin.trace.following import Following
-from percolator_core.admin.trace.found import (
-    COLLAPSED,
-    WAITING,
-    Change,
-    Kind,
-    Outcome,
-    Run,
-    State,
-    Trace,
-    WrittenCell,
-)
+from percolator_core.admin.trace.found import Change, Outcome, Run, Trace
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, abbreviated
 from percolator_core.layout.records import row_bytes
 from percolator_core.observers import Chain
 
-__all__ = [
-    "COLLAPSED",
-    "DEPTH",
-    "LIMIT",
-    "WAITING",
-    "Change",
-    "Kind",
-    "Outcome",
-    "Run",
-    "State",
-    "Trace",
-    "WrittenCell",
-    "trace",
-]
-
-DEPTH: Final = 20
-"""The default depth: the number of runs one after the other."""
-
-LIMIT: Final = 1000
-"""The default limit of changes that are followed."""
+__all__ = ["Change", "Outcome", "Run", "Trace", "trace"]
 
 
 def trace(
@@ -66,8 +37,8 @@ def trace(
     column: str | None = None,
     *,
     change: Literal["latest", "all"] | int = "latest",
-    depth: int = DEPTH,
-    limit: int = LIMIT,
+    depth: int = 20,
+    limit: int = 1000,
 ) -> Trace:
     """Return the runs that the changes of a row caused, as far as the store has them.
 

@@ -34,7 +34,7 @@ _CHUNK: Final = 1 << 20
 class WarcReader(SplitReader):
     """Reads responses.
 
-    After damage in a compressed file it continues at the next gzip member, in a plain file at the next record.
+    After damage it continues at the next gzip member of a compressed file, or the next record of a plain one.
     """
 
     suffixes = (".warc", ".warc.gz")
