@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 from uuid import uuid4
 
 from percolator_core.spark.loading.records import BadRecord
@@ -38,15 +38,39 @@ class PutAside:
         """The folder of the parts."""
         return self.folder / f".{self.name}"
 
-    def part(self, number: int) -> Part:
-        """Return the part of task ``number``."""
-        return Part(self.parts, f"{number:06}.jsonl")
+    @contextmanager
+    def part(self, number: int) -> Iterator[Callable[[BadRecord], object]]:
+        """Yield a function that writes a record into the part of task ``number``.
+
+        At the end of the block the part replaces an earlier one; if the block raises, it is removed.
+        """
+        name = f"{number:06}.jsonl"
+        draft = self.parts / f"{name}.{uuid4().hex}"
+        file: TextIO | None = None
+
+        def write(record: BadRecord) -> None:
+            nonlocal file
+            if file is None:
+                self.parts.mkdir(parents=True, exist_ok=True)
+                file = draft.open("w", encoding="ascii")
+            file.write(record.to_json() + "\n")
+
+        try:
+            yield write
+        except BaseException:
+            if file is not None:
+                file.close()
+                draft.unlink(missing_ok=True)
+            raise
+        if file is not None:
+            file.close()
+            draft.replace(self.parts / name)
 
     def write(self, number: int, records: Iterable[BadRecord]) -> None:
         """Write a whole part."""
-        with self.part(number) as part:
+        with self.part(number) as write:
             for record in records:
-                part.add(record)
+                write(record)
 
     def join(self) -> Path | None:
         """Join the parts to one file; return None if no record was put aside."""
@@ -61,33 +85,3 @@ class PutAside:
                         shutil.copyfileobj(source, joined)
         shutil.rmtree(self.parts, ignore_errors=True)
         return target if parts else None
-
-
-class Part:
-    """The malformed records of one attempt at a task. They are removed if the attempt fails."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._target = folder / name
-        self._draft = folder / f"{name}.{uuid4().hex}"
-        self._file: TextIO | None = None
-
-    def add(self, record: BadRecord) -> None:
-        """Write a record."""
-        if self._file is None:
-            self._draft.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._draft.open("w", encoding="ascii")
-        self._file.write(record.to_json() + "\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        if kind is None:
-            self._draft.replace(self._target)
-        else:
-            self._draft.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ class LoadTask:
         columns: set[str] = set()
         complete = True
         attempt = Attempt(db, self.table, self.driver)
-        with self.put_aside.part(number) as part, db.concurrency(self.width) as executor:
+        with self.put_aside.part(number) as put_aside, db.concurrency(self.width) as executor:
             for batch in batches(item for split in splits for item in self.reader.read(split)):
                 for outcome in self._merge(db, executor, batch, attempt):
                     if isinstance(outcome, BadRecord):
@@ -67,7 +67,7 @@ class LoadTask:
                     else:
                         counts[outcome] += 1
                 for bad in batch.bad:
-                    part.add(bad)
+                    put_aside(bad)
                     complete = complete and bad.key is not None
                     if self.return_keys and bad.key is not None:
                         keys.append(bad.key)
