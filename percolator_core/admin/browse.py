@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
@@ -125,16 +125,8 @@ def page_before(
     return before[-1] if len(before) == limit else low
 
 
-class _Steps(Protocol):
-    """A scan of one tablet, step by step."""
-
-    @property
-    def more(self) -> bool:
-        """True if another step may return more rows."""
-
-    @property
-    def reached(self) -> bytes:
-        """All rows below this key have been read."""
+_Steps: TypeAlias = TabletScan | TabletSelect
+"""A scan of one tablet, step by step."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
@@ -101,20 +101,7 @@ _Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
 """A row key, and the row's cells at both times; None if they were not read."""
 
 
-class _Source(Protocol):
-    """Reads one table for the comparison."""
-
-    def read(self, snapshot: Snapshot) -> _Rows:
-        """Yield the rows of a snapshot that may be wanted, in the order of their keys."""
-
-    def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:
-        """Read rows that ``read`` did not yield for this snapshot."""
-
-    def change(self, row: bytes, old: Cells | None, new: Cells | None) -> RowChange | None:
-        """Return the change, None if it is not wanted."""
-
-
-def _differing(earlier: Snapshot, later: Snapshot, source: _Source) -> Iterator[RowChange]:
+def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Iterator[RowChange]:
     with earlier, later, closing(source.read(earlier)) as left, closing(source.read(later)) as right:
         for some in _batches(_side_by_side(left, right)):
             old = iter(source.completed(earlier, [row for row, cells, _ in some if cells is None]))
@@ -166,7 +153,7 @@ def _source(
     table: type[Table] | str,
     where: Predicate | RawFilter | None,
     columns: Sequence[str] | None,
-) -> _Source:
+) -> _Raw | _Typed:
     if handle.is_typed or not isinstance(table, str):
         return _Typed(handle, table, where, columns)
     if where is not None and (isinstance(where, Predicate) or not callable(where)):
@@ -176,6 +163,8 @@ def _source(
 
 
 class _Raw:
+    """Reads a raw table: the interface is that of `_Typed`."""
+
     def __init__(self, table: str, where: RawFilter | None, columns: Sequence[str] | None) -> None:
         self._table = table
         self._where = where
@@ -203,7 +192,11 @@ class _Raw:
 
 
 class _Typed:
-    """Compares encoded values: equal values have equal bytes, so only differing rows are decoded."""
+    """Reads a typed table. Equal values have equal bytes, so only rows that differ are decoded.
+
+    `read` yields the rows of a snapshot that may be wanted, in the order of their keys. `completed` reads the
+    rows that `read` did not yield. `change` returns the change of a row, None if it is not wanted.
+    """
 
     def __init__(
         self,
