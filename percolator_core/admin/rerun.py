@@ -10,9 +10,9 @@ claim a mark, find the acknowledgement, and clear the mark. A run that began bef
 conflicts with the deletion or does not clear the mark. So each cell gets a run that begins after the
 deletion.
 
-A flush moves only observed cells to the base, without their acknowledgements. So a cell of the base counts as
-observed if it has no acknowledgement. A rerun writes a deletion of the acknowledgement, which stays in the
-store until the next run.
+A flush moves only cells without a mark to the base, and drops their acknowledgements. So a cell of the base
+counts as observed if it has no acknowledgement. A rerun writes a deletion of the acknowledgement, which stays
+in the store until the next run.
 """
 
 from __future__ import annotations
