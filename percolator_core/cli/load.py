@@ -97,7 +97,7 @@ def load(
     declared = None if chain is None else _chain_with(table, chain)
     csv = {"delimiter": delimiter, "encoding": encoding, "null_text": null_text}
     source = spark.open_source(
-        paths, format, key=key, columns=parse_columns(columns), base_url=base_url, **csv
+        paths, format, key=key, columns=parse_fields(columns), base_url=base_url, **csv
     )
     with store.of_chain(declared) if declared else store.existing() as db, output.progress() as progress:
         try:
@@ -136,7 +136,7 @@ def _chain_with(table: str, path: Path) -> Chain:
     return chain
 
 
-def parse_columns(text: str | None) -> dict[str, str] | None:
+def parse_fields(text: str | None) -> dict[str, str] | None:
     """Parse ``field,other=column`` into a mapping. Raises typer.BadParameter for an empty name."""
     if text is None:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.cli.load import parse_columns
+from percolator_core.cli.load import parse_fields
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_columns(text: str | None, columns: dict[str, str] | None) -> None:
-    assert parse_columns(text) == columns
+    assert parse_fields(text) == columns
 
 
 def test_a_source_that_is_not_there(project: Project) -> None:
