@@ -19,8 +19,9 @@ from percolator_core.notation.bytestext import parse_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from percolator_core.cli.output import Output
     from percolator_core.observers import Chain
-    from percolator_core.spark import LoadProgress
+    from percolator_core.spark import LoadProgress, LoadReport
 
 _COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
 
@@ -116,6 +117,10 @@ def load(
             )
         except spark.TooManyBadRecords as error:
             raise Failure(str(error), report=error.report.to_json()) from error
+    _print(output, report)
+
+
+def _print(output: Output, report: LoadReport) -> None:
     shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
     seconds = report.load_seconds + report.delete_seconds
     shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")

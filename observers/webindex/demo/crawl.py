@@ -98,7 +98,8 @@ class Crawl:
             open_source(path, "html", base_url=self.base_url, columns=COLUMNS),
             files=((str(path.absolute()), name),),
         )
-        record = next(source.read(split for task in source.tasks(1) for split in task))
+        [[split]] = source.tasks(1)
+        record = next(source.reader().read(split))
         if isinstance(record, BadRecord):
             raise PercolatorError(f"{path} cannot be loaded: {record.reason}.")
         return record
