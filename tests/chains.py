@@ -42,7 +42,7 @@ def watch(
 def chain_of(*observers: Observer, tables: tuple[TableDefinition, ...] = TABLES) -> Chain:
     by_name = {observer.name: observer for observer in observers}
     graph = build_graph("test", tables, by_name)
-    return Chain("test", Path(), tables, by_name, graph, observed_columns(observers), digest_of(by_name))
+    return Chain("test", Path(), tables, by_name, graph, observed_columns(observers), digest_of(observers))
 
 
 def put(db: Database, row: str | bytes, value: bytes, table: str = "docs", column: str = "text") -> int:

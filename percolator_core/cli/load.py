@@ -51,7 +51,7 @@ Fields = Annotated[
 BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="The prefix of the row keys of html files.")]
 Delimiter = Annotated[str | None, typer.Option(help="Of csv files. Default: from the header line.")]
 Encoding = Annotated[str | None, typer.Option(help="Of csv files. Default: UTF-8.")]
-NullText = Annotated[str, typer.Option(metavar="TEXT", help="The csv field for which no cell is written.")]
+NullText = Annotated[str, typer.Option(metavar="TEXT", help="A csv field with this text writes no cell.")]
 Aside = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for malformed records.")]
 MaxBad = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Fail if more records than this are malformed.")

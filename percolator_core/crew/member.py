@@ -147,7 +147,8 @@ class Member:
             worker.run()
             if worker.abandoned:
                 log.warning(
-                    "runs that took too long were given back, and end with the process", runs=worker.abandoned
+                    "the cells of runs that took too long were given back; the runs end with the process",
+                    runs=worker.abandoned,
                 )
 
     def stop(self) -> None:

@@ -66,9 +66,9 @@ TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
 
 BASES: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
     "percolator_base_up": ("1 if the manifests of the base can be read.", lambda one: not one.error),
-    "percolator_base_rows": ("Rows in the base; of a raw table, cells.", lambda one: one.rows),
+    "percolator_base_rows": ("Rows of a typed table in its base; cells of a raw one.", lambda one: one.rows),
     "percolator_base_bytes": ("Size of the row sets of the base.", lambda one: one.bytes),
-    "percolator_base_height": ("Most row sets that are looked at for one key.", lambda one: one.height),
+    "percolator_base_height": ("Most row sets in which one key is searched.", lambda one: one.height),
 }
 
 

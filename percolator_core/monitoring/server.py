@@ -46,7 +46,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError, with a sentence for people."""
+        """Parse ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a message for the user."""
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if (separator and not host) or not (port.isascii() and port.isdigit()) or int(port) > 65_535:

@@ -81,7 +81,7 @@ class Chain:
             observers,
             build_graph(declared.chain, loaded.tables, observers),
             observed_columns(observers.values()),
-            digest_of(observers),
+            digest_of(observers.values()),
             declared.trace,
             declared.schemas,
             loaded.models,
@@ -92,11 +92,13 @@ class Chain:
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
         """Create the chain's missing tables in ``db`` and activate its observers. May be repeated.
 
-        A table gets the base that the chain declares; a base that it does not declare stays.
+        A table gets the base that the chain declares; a base that the chain does not declare stays.
 
-        Raises ConfigurationError in three cases, and as `Database.set_base`. Workers with another digest are
-        alive and ``rolling`` is false (`percolator_core.notifications.activation`). A table exists with
-        another definition. The chain has typed tables but was loaded with ``import_functions=False``.
+        Raises:
+            ConfigurationError: workers with another digest are alive and ``rolling`` is false
+                (`percolator_core.notifications.activation`), a table exists with another definition, or the
+                chain has typed tables but was loaded with ``import_functions=False``; and as
+                `Database.set_base`.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(
@@ -130,8 +132,7 @@ def give_base(db: Database, table: str, base: BaseDeclaration, folder: Path) -> 
         db.set_base(table, place.absolute_url, cold_after=after, memory=base.memory)
 
 
-def digest_of(observers: Mapping[str, Observer] | Iterable[Observer]) -> str:
+def digest_of(observers: Iterable[Observer]) -> str:
     """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns, in any order."""
-    members = observers.values() if isinstance(observers, Mapping) else observers
-    active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in members)
+    active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in observers)
     return hashlib.sha256(json.dumps(active, separators=(",", ":")).encode()).hexdigest()

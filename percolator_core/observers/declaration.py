@@ -59,9 +59,7 @@ def split_column(value: object) -> tuple[str, str]:
 def _split_one_column(value: object) -> tuple[str, str]:
     table, column = split_column(value)
     if column == EVERY_COLUMN:
-        raise ValueError(
-            f"{quoted(f'{table}.*')} stands for all columns in 'writes' only; name each column here"
-        )
+        raise ValueError(f"{quoted(f'{table}.*')} is allowed in 'writes' only; name each column here")
     return table, column
 
 
@@ -238,7 +236,8 @@ class ChainDeclaration(Declaration):
     tables: Annotated[dict[TableName, TableDeclaration], AfterValidator(_some_tables)] = Field(
         default_factory=dict,
         validate_default=True,
-        description="The raw tables that the chain's observers watch, read and write; bases of typed ones.",
+        description="The raw tables that the chain's observers watch, read and write, and the bases of typed "
+        "tables.",
     )
     trace: StrictBool = Field(
         False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."
@@ -249,7 +248,7 @@ class ChainDeclaration(Declaration):
 
 
 class RetryDeclaration(Declaration):
-    """The retries of an observer that fails: each wait is longer, and the last failure is quarantine."""
+    """The retries after a failure: each wait is longer; after the last one the cell goes to quarantine."""
 
     attempts: StrictInt = Field(8, ge=1, le=100, description="Runs of one cell before it goes to quarantine.")
     backoff: Duration = Field(
@@ -289,9 +288,9 @@ class ObserverDeclaration(Declaration):
     timeout: Duration = Field(
         60.0,
         json_schema_extra={"default": "60s"},
-        description="The longest time for a run; a longer run has failed.",
+        description="The longest time for a run; a longer run counts as a failure.",
     )
-    feedback: StrictBool = Field(False, description="It closes a loop of the chain on purpose.")
+    feedback: StrictBool = Field(False, description="The observer closes a loop of the chain on purpose.")
     executor: Literal["hub", "threads", "processes"] = Field(
         "hub",
         description="threads: for code that waits for anything but the store, such as HTTP or a model; "

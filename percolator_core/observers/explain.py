@@ -62,7 +62,7 @@ def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) ->
         found = []
         for detail in error.errors(include_url=False):
             location = tuple(part for part in detail["loc"] if part != "[key]")
-            found.append((file.line(location) or 0, location, _explain(model, file, location, detail)))
+            found.append((file.find(location)[0] or 0, location, _explain(model, file, location, detail)))
         misspelt = {(*location[:-1], name) for _, location, what in found for name in _MEANT.findall(what)}
         for _, location, what in sorted(found, key=lambda one: one[0]):
             # Do not report a misspelt key as missing, too.

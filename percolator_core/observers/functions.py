@@ -24,7 +24,7 @@ ObserverFunction = Callable[[Any, Any], object]
 
 
 def import_function(name: str) -> ObserverFunction:
-    """Import ``module:function``; put the current directory on ``sys.path`` if it is not on it.
+    """Import ``module:function`` as `import_module` does.
 
     Raises ValueError if there is no such function, or it cannot be called with a transaction and a cell.
     """
@@ -66,14 +66,15 @@ def import_module(name: str) -> ModuleType:
                 _hidden_by(missing)
                 or _nearest_module(missing)
                 or (
-                    f"; it is looked for from the current directory, {Path.cwd()}: "
-                    "run it in the project's top folder"
+                    f"; modules are searched from the current directory, {Path.cwd()}: "
+                    "run the command in the project's top folder"
                 )
             )
             raise ValueError(f"there is no module {quoted(missing)}{mend}") from None
         raise ValueError(
             f"importing {quoted(name)} failed: there is no module {quoted(missing)}; install it, or, if "
-            f"it is the project's, run it in the project's top folder: the current directory is {Path.cwd()}"
+            "it belongs to the project, run the command in the project's top folder: "
+            f"the current directory is {Path.cwd()}"
         ) from None
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
@@ -88,7 +89,7 @@ def _search_current_directory() -> None:
 
 
 def _hidden_by(missing: str) -> str:
-    """Return a hint at an imported package that hides the folder of the project with the module."""
+    """Return a hint if an imported package hides the project's folder that has the module."""
     place = Path(*missing.split("."))
     if not (place.is_dir() or place.with_name(f"{place.name}.py").is_file()):
         return ""
@@ -97,7 +98,7 @@ def _hidden_by(missing: str) -> str:
         if other is not None and Path(other).parent.resolve() != folder.resolve():
             first = "has no __init__.py: add one, an empty file will do"
             if (folder / "__init__.py").exists():
-                first = "was not there when that was imported: start a new process"
+                first = "did not exist at the time of that import: start a new process"
             return f"; {other} hides the folder {folder.resolve()}, which {first}"
     return ""
 

@@ -21,8 +21,6 @@ Models = dict[str, type[Table]]
 def import_models(name: str) -> Models:
     """Return the models in a module, also those that it imports.
 
-    The current directory is put on ``sys.path`` if it is not on it.
-
     Raises:
         ValueError: the module cannot be imported or has no table, two of its models have the same table, or a
             model is invalid.

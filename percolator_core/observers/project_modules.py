@@ -54,7 +54,7 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 
     - Modules that the block imported from the project, or from folders that it added to `sys.path`, are
       removed.
-    - Modules of other places that have the name of one of the project's modules are hidden during the block.
+    - Modules from other places with the name of one of the project's modules are hidden during the block.
     - Modules that were loaded from this project before the block are used by the block, and are kept.
 
     Only one thread is in a project at a time; other threads wait. A block may enter a second project.
@@ -84,11 +84,12 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = None) -> list[str]:
     """Return the names of the loaded modules from these folders, and of the modules in these packages.
 
-    A package without ``__init__.py`` with another folder, too, is left out; its modules from here are not.
+    A package without ``__init__.py`` that also has a folder elsewhere is left out; its modules from these
+    folders are not.
 
     Args:
         folders: as they are or were in `sys.path`. Folders of installed packages are ignored.
-        but: modules by name that are left out.
+        but: the loaded modules to leave out, by name.
     """
     # sys.path may contain objects of any type, which Python ignores.
     own = [folder for folder in map(str, folders) if Path(folder).name not in _INSTALLED]
@@ -103,7 +104,7 @@ def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = 
 
 
 def shadowed_modules(project: str) -> list[str]:
-    """Return the names of the loaded modules that modules of the project would replace, and of all below.
+    """Return the names of the loaded modules that the project would replace, and of all modules below them.
 
     Args:
         project: the absolute path of the project's folder, as in `sys.path`.

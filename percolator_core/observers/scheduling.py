@@ -212,7 +212,7 @@ class SourceDeclaration(Declaration):
         None, description="The delimiter of csv files. Default: from the header line."
     )
     encoding: StrictStr | None = Field(None, description="The encoding of csv files. Default: UTF-8.")
-    null_text: StrictStr = Field("", description="The csv field for which no cell is written.")
+    null_text: StrictStr = Field("", description="A csv field with this text writes no cell.")
     delete_missing: StrictStr | None = Field(
         None, description="Rows with this key prefix that the source no longer has are deleted."
     )
@@ -255,7 +255,7 @@ class ObserveDeclaration(DagDeclaration):
     remind: Length = Field(
         30.0,
         json_schema_extra={"default": "30s"},
-        description="The interval of further starts while cells stay dirty and nothing runs.",
+        description="While cells stay dirty and nothing runs, the DAG starts again after each such interval.",
     )
     budget: OptionalLength = Field(
         None, description="The longest time for one task, which then fails; a retry continues the drain."
@@ -281,7 +281,7 @@ class ObserverThresholds(Declaration):
     failure_rate: Share = Field(
         0.5,
         json_schema_extra={"default": "50%"},
-        description="A breach: a larger share of failed runs since the last check.",
+        description="A breach: a larger share of the runs since the last check failed.",
     )
 
 
@@ -315,7 +315,7 @@ class MonitorDeclaration(DagDeclaration):
     history: Length = Field(
         2 * 86_400.0,
         json_schema_extra={"default": "2d"},
-        description="The results of this time are kept, for the plots.",
+        description="Results are kept for this time, for the plots.",
     )
     drain: StrictBool = Field(
         True, description="Start the observers if cells are due and neither a worker nor a drain runs."

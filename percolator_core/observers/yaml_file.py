@@ -24,7 +24,7 @@ Location = tuple[int | str, ...]
 _LONGEST_QUOTE: Final = 60
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _MOST_MERGED: Final = 100_000
-"""The most lines of a mapping; a declaration has a few dozen."""
+"""The most lines of a mapping after all ``<<`` are copied; a declaration has a few dozen."""
 
 
 class Problems:
@@ -53,20 +53,16 @@ class YamlFile:
 
     @classmethod
     def of_arguments(cls, label: str, data: dict[str, Any]) -> YamlFile:
-        """Wrap arguments of Python like a file; problems name the argument and no line."""
+        """Wrap Python arguments as a file; a problem names the argument, without a line."""
         return cls(label, data, yaml.MappingNode("tag:yaml.org,2002:map", []))
 
     def problem(self, location: Location, what: str) -> str:
         """Return ``file:line: field: what``; without the line if the field is not in the file."""
-        line, field = self._find(location)
+        line, field = self.find(location)
         place = self.label if line is None else f"{self.label}:{line}"
         return f"{place}: {field}: {what}" if field else f"{place}: {what}"
 
-    def line(self, location: Location) -> int | None:
-        """Return the line of a location, as in ``problem``."""
-        return self._find(location)[0]
-
-    def _find(self, location: Location) -> tuple[int | None, str]:
+    def find(self, location: Location) -> tuple[int | None, str]:
         """Return the line of the deepest part of ``location`` in the file, and the field's name."""
         node, line, field = self.root, None, ""
         for position, part in enumerate(location):
@@ -225,7 +221,7 @@ def _merged(root: yaml.Node) -> int:
 
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
-            sizes[id(node)] = 0  # one that merges itself
+            sizes[id(node)] = 0  # a mapping may merge itself
             if isinstance(node, yaml.MappingNode):
                 for key, value in node.value:
                     of_value = size(value)

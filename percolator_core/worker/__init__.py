@@ -5,6 +5,6 @@
 """
 
 from percolator_core.worker.attempt import ObserverCounts
-from percolator_core.worker.worker import STRATEGIES, Counts, Worker
+from percolator_core.worker.worker import Counts, Worker
 
-__all__ = ["STRATEGIES", "Counts", "ObserverCounts", "Worker"]
+__all__ = ["Counts", "ObserverCounts", "Worker"]

@@ -96,8 +96,8 @@ class Admission:
         self._dirty = dirty
         self._columns = {observer.name: observer.observe for observer in observers}
         self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
-        # The names in the store are looked up now: after a rename the name that the chain has would not be
-        # found.
+        # The columns' names in the store are read now: after a rename the name that the chain declares is
+        # unknown.
         for name, columns in self._columns.items():
             for table in {table for table, _ in columns}:
                 self._encode_columns(name, table)
@@ -354,7 +354,7 @@ def _ends_the_worker(error: BaseException) -> bool:
 def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
     """Limit the time of a block: in a task by hub and watchdog, in a thread by the watchdog alone."""
     task = current_task()
-    deadline = Deadline(seconds) if task is not None else Deadline.of_this_thread(seconds)
+    deadline = Deadline(seconds, None if task is not None else threading.get_ident())
     if task is not None:
         task.deadline = deadline
     else:

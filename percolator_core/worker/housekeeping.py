@@ -115,8 +115,8 @@ class Housekeeping:
         now_active = active(self._db.client)
         if not now_active.allows(self._chain.digest):
             raise ConfigurationError(
-                "another set of observers was activated while this worker did not answer: start it again "
-                "with the active chain, or as a rolling one"
+                "another set of observers was activated while this worker did not answer: start the worker "
+                "again with the active chain, or with rolling=True (--rolling)"
             )
         if self._plan.partitioned or now_active.beside:
             self._compare_with_other_workers(now_active)

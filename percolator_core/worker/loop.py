@@ -161,7 +161,7 @@ class WorkerLoop:
                     return
             if deadline is not None and now > deadline:
                 raise TimeoutError(
-                    "the chain was not idle in the given time: what is left runs with the next worker"
+                    "the chain was not idle in the given time: the next worker runs the remaining cells"
                 )
             self._housekeeping.tick(self._hub, now)
             if self._claiming is None and now >= self._claim_at and self._wants_more(now):
@@ -333,7 +333,7 @@ class WorkerLoop:
             log.warning("the store did not answer during a run", observer=lease.observer, error=str(error))
         except Exception:
             # No exception of an observer arrives here. The lease expires.
-            log.exception("a run could not be brought to its end", observer=lease.observer, table=lease.table)
+            log.exception("a run could not be finished", observer=lease.observer, table=lease.table)
         return 0
 
     def _ended(self, lease: Lease, conflicts: int) -> None:

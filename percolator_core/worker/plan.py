@@ -51,7 +51,7 @@ def chosen_observers(chain: Chain, names: Collection[str] | None) -> frozenset[s
         raise ValueError(f"observers is a list of names: [{names!r}], not {names!r}")
     chosen = frozenset(names)
     if not chosen:
-        raise ValueError("observers names none: name some, or leave it out for all of the chain")
+        raise ValueError("observers is empty: name at least one, or leave it out to run all of the chain")
     unknown = sorted(chosen - chain.observers.keys())
     if unknown:
         raise ConfigurationError(

@@ -59,7 +59,7 @@ class ObserverTimeout(BaseException):
 
 
 class Deadline:
-    """The time at which a run must have ended, and its thread if it is no task of a hub."""
+    """The time at which a run must have ended, and the thread of a run that is not a task of a hub."""
 
     __slots__ = ("at", "interrupt_at", "seconds", "thread")
 
@@ -67,11 +67,6 @@ class Deadline:
         self.seconds = seconds
         self.at = self.interrupt_at = time.monotonic() + seconds
         self.thread = thread
-
-    @classmethod
-    def of_this_thread(cls, seconds: float) -> Deadline:
-        """Return a deadline for code of the calling thread."""
-        return cls(seconds, threading.get_ident())
 
     @property
     def passed(self) -> bool:
@@ -161,11 +156,13 @@ def _raise_in(thread: int, deadline: Deadline) -> None:
 def may_be_interrupted(frame: FrameType | None) -> bool:
     """Return True if a timeout may be raised in the code that ``frame`` runs.
 
-    A timeout may be raised in the observer and in most functions that it calls, with three exceptions. While
-    the store changes its bookkeeping, replies would reach the wrong callers. While a thread holds a lock of
-    Python, the lock would stay locked. In the functions that begin and end a time limit, a deadline would
-    remain set and interrupt later runs. If interrupting is unsafe now, the next tick tries again, or the hub
-    ends the run.
+    A timeout may be raised in the observer and in most functions that it calls, except in three places:
+
+    - where the store changes its bookkeeping: replies would reach the wrong callers;
+    - where a thread holds a lock of Python: the lock would stay locked;
+    - where a time limit begins or ends: the deadline would remain set, and interrupt later runs.
+
+    If interrupting is unsafe now, the next tick tries again, or the hub ends the run.
     """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -27,7 +27,7 @@ from percolator_core.worker.plan import Plan, Strategy, chosen_observers
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
 
-STRATEGIES: Final = get_args(Strategy)
+_STRATEGIES: Final = get_args(Strategy)
 
 STOP_GRACE: Final = 10.0
 """Seconds in which the runs under way may end after `Worker.stop`."""
@@ -99,8 +99,8 @@ class Worker:
         cpus = usable_cores() if cpus is None else cpus
         if threads < 1 or width < 1 or cpus < 1:
             raise ValueError(f"threads, width and cpus are 1 or more, not {threads}, {width} and {cpus}")
-        if strategy not in STRATEGIES:
-            raise ValueError(f"the strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+        if strategy not in _STRATEGIES:
+            raise ValueError(f"the strategy is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
         if tablets is not None and strategy != "partitioned":
             raise ValueError("only a partitioned worker has tablets of its own")
         self._db = db
@@ -190,7 +190,7 @@ class Worker:
             self._chain.digest,
             f"process {os.getpid()} on {socket.gethostname()}",
             until_idle=until_idle,
-            observers=None if self._takes_all else self._plan.observers,
+            observers=None if self._plan.observers == self._chain.observers.keys() else self._plan.observers,
             counts=self._counts.observers,
         )
         try:
@@ -230,10 +230,6 @@ class Worker:
             self._counts.seconds = time.monotonic() - started
         return self._counts
 
-    @property
-    def _takes_all(self) -> bool:
-        return self._plan.observers == self._chain.observers.keys()
-
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
         # The worker itself has two tasks (claim, housekeeping); a third slot lets them begin without a wait.
@@ -243,6 +239,3 @@ class Worker:
         finally:
             self._hub = None
             hub.close()
-
-
-__all__ = ["STRATEGIES", "Counts", "ObserverCounts", "Worker"]

@@ -108,7 +108,7 @@ def make_chain() -> Chain:
     }
     graph = build_graph("twin", (), observers)
     observed = observed_columns(observers.values())
-    return Chain("twin", Path(), (), observers, graph, observed, digest_of(observers))
+    return Chain("twin", Path(), (), observers, graph, observed, digest_of(observers.values()))
 
 
 class Twin(Workload):

@@ -194,10 +194,7 @@ OBSERVERS = {
     ),
     "all columns observed": (
         HEAD + "observe: documents.*\n",
-        (
-            "parse.yaml:4: observe: 'documents.*' stands for all columns in 'writes' only; name each "
-            "column here"
-        ),
+        ("parse.yaml:4: observe: 'documents.*' is allowed in 'writes' only; name each column here"),
     ),
     "nothing observed": (
         HEAD + "observe: []\n",
@@ -283,7 +280,8 @@ FUNCTIONS = {
     "(syntax.py, line 1); "
     "fix that module",
     "app.needs:process": "importing 'app.needs' failed: there is no module 'nowhere_to_be_found'; install "
-    "it, or, if it is the project's, run it in the project's top folder: the current directory is {here}",
+    "it, or, if it belongs to the project, run the command in the project's top folder: the current "
+    "directory is {here}",
     "app.exits:process": "importing 'app.exits' failed: SystemExit: 3; fix that module",
     "steps:proces": "module 'steps' has no 'proces'; did you mean 'process'?",
     "steps:xyz": "module 'steps' has no 'xyz'; define it as 'def process(t, cell)', or fix the name",
@@ -387,10 +385,10 @@ def test_a_bad_chain_file_gives_one_line_each(project: Project, text: str, expec
 
 def test_a_module_unlike_any_other_says_where_it_was_looked_for(project: Project) -> None:
     project.observer("parse", "observe: documents.contents", function="zzzz:process")
-    expected = "there is no module 'zzzz'; it is looked for from the current directory, "
+    expected = "there is no module 'zzzz'; modules are searched from the current directory, "
     complaint = project.complaint()
     assert complaint.startswith(f"parse.yaml:3: function: {expected}")
-    assert complaint.endswith(": run it in the project's top folder")
+    assert complaint.endswith(": run the command in the project's top folder")
 
 
 @pytest.mark.parametrize("kind", ["package", "module", "imported before"])
@@ -410,7 +408,7 @@ def test_a_package_elsewhere_that_hides_the_projects_folder_is_named(
     if kind == "imported before":
         assert importlib.import_module("app").__file__ == str(other)
         (project.top / "app" / "__init__.py").touch()
-        which = "was not there when that was imported: start a new process"
+        which = "did not exist at the time of that import: start a new process"
     said = f"there is no module 'app.deep'; {other} hides the folder {project.top / 'app'}, which {which}"
     assert project.complaint() == f"parse.yaml:3: function: {said}"
     del sys.modules["app"]

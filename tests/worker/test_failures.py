@@ -367,7 +367,7 @@ def test_nothing_is_interrupted_once_the_observer_is_over(monkeypatch: pytest.Mo
 
     watchdog = Watchdog(None)
     monkeypatch.setattr(watchdog, "_threads", Deadlines())
-    deadline = Deadline.of_this_thread(0.0)
+    deadline = Deadline(0.0, threading.get_ident())
     with watchdog:
         for _ in range(20):
             watchdog.guard(deadline)

@@ -167,7 +167,7 @@ def _neighbours(routes: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], 
 
 
 def _ordered(boxes: Mapping[str, Box], routes: Iterable[Sequence[str]]) -> list[list[Box]]:
-    """Return the layers, ordered so that few lines cross: the best order of some sweeps in turn."""
+    """Return the layers in an order in which few lines cross: the best order that several sweeps find."""
     before, after = _neighbours(routes)
     rows: list[list[str]] = [[] for _ in range(max((box.layer for box in boxes.values()), default=-1) + 1)]
     for node, box in boxes.items():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers.drawing.layout import CHARACTER, MARGIN, Box, Point, Step, lay_out
 from percolator_core.observers.drawing.style import (
-    DARK,
     DASHES,
     LIGHT,
     WIDTHS,
@@ -20,7 +19,7 @@ from percolator_core.observers.drawing.style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
 
@@ -31,7 +30,7 @@ _POINT: Final = 0.72
 _MOST_PIXELS: Final = 30_000
 
 
-def png(graph: Graph, dark: bool = False) -> bytes:
+def png(graph: Graph) -> bytes:
     """Return the drawing as png, with twice the resolution of the svg.
 
     Raises ConfigurationError without matplotlib.
@@ -43,29 +42,28 @@ def png(graph: Graph, dark: bool = False) -> bytes:
         raise ConfigurationError(
             "a png needs matplotlib: install percolator-core[plot], or choose svg"
         ) from None
-    colours = DARK if dark else LIGHT
     drawing = lay_out(graph)
     width, height = size(drawing)
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=colours["ground"])
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=LIGHT["ground"])
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    _write(axes, (MARGIN, 32), drawing.name, colours["title"], 17, weight="bold")
+    _write(axes, (MARGIN, 32), drawing.name, LIGHT["title"], 17, weight="bold")
     for line in sorted(drawing.lines, key=lambda line: edge_style(line.attributes) == "feedback"):
-        _draw_line(axes, line.path, edge_style(line.attributes), colours)
+        _draw_line(axes, line.path, edge_style(line.attributes))
     for box in drawing.boxes:
-        _draw_box(axes, box, colours)
+        _draw_box(axes, box)
     for style, text, x, y in legend(drawing):
-        _draw_line(axes, (("M", ((x, y),)), ("L", ((x + 26, y),))), style, colours)
-        _write(axes, (x + 36, y), text, colours["faint"], 11)
+        _draw_line(axes, (("M", ((x, y),)), ("L", ((x + 26, y),))), style)
+        _write(axes, (x + 36, y), text, LIGHT["faint"], 11)
     buffer = io.BytesIO()
     # The drawing of thousands of observers must not have more pixels than an image may have.
     resolution = min(200.0, 100.0 * _MOST_PIXELS / max(width, height))
-    figure.savefig(buffer, format="png", dpi=resolution, facecolor=colours["ground"])
+    figure.savefig(buffer, format="png", dpi=resolution, facecolor=LIGHT["ground"])
     return buffer.getvalue()
 
 
-def _draw_line(axes: Axes, steps: Sequence[Step], style: str, colours: Mapping[str, str]) -> None:
+def _draw_line(axes: Axes, steps: Sequence[Step], style: str) -> None:
     from matplotlib.patches import PathPatch, Polygon
     from matplotlib.path import Path
 
@@ -73,7 +71,7 @@ def _draw_line(axes: Axes, steps: Sequence[Step], style: str, colours: Mapping[s
     points = [point for _, ends in steps for point in ends]
     path = Path(points, [code for letter, _ in steps for code in codes[letter]])
     dashes = (0, DASHES[style]) if style in DASHES else "solid"
-    colour = colours[style]
+    colour = LIGHT[style]
     width = WIDTHS[style] * _POINT
     axes.add_patch(PathPatch(path, fill=False, edgecolor=colour, linewidth=width, linestyle=dashes))
     # Every path ends horizontally, to the right.
@@ -82,7 +80,7 @@ def _draw_line(axes: Axes, steps: Sequence[Step], style: str, colours: Mapping[s
     axes.add_patch(Polygon(tip, closed=True, facecolor=colour, edgecolor="none"))
 
 
-def _draw_box(axes: Axes, box: Box, colours: Mapping[str, str]) -> None:
+def _draw_box(axes: Axes, box: Box) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     style = node_style(box.attributes)
@@ -93,23 +91,23 @@ def _draw_box(axes: Axes, box: Box, colours: Mapping[str, str]) -> None:
         box.width,
         box.height,
         boxstyle=f"round,pad=0,rounding_size={7 if observer else box.height / 2}",
-        facecolor=colours[f"{fill}-fill"],
-        edgecolor=colours["weak" if style == "notify" else style],
+        facecolor=LIGHT[f"{fill}-fill"],
+        edgecolor=LIGHT["weak" if style == "notify" else style],
         linewidth=1.4 * _POINT,
         linestyle=(0, (4, 2.5)) if style == "notify" else "solid",
     )
     axes.add_patch(frame)
     middle = box.x + box.width / 2
     if observer:
-        text = colours[f"{style}-text"]
+        text = LIGHT[f"{style}-text"]
         _write(axes, (middle, box.y + 16), box.node, text, 13, weight="bold", ha="center")
         _write(axes, (middle, box.y + 32.5), subtitle(box.attributes), text, 10.5, ha="center", alpha=0.8)
     else:
         table, column = box.label
         start = middle - (len(table) + len(column)) * CHARACTER / 2
-        _write(axes, (start, box.middle), table, colours["faint"], 13)
+        _write(axes, (start, box.middle), table, LIGHT["faint"], 13)
         after = start + len(table) * CHARACTER
-        _write(axes, (after, box.middle), column, colours["column-text"], 13)
+        _write(axes, (after, box.middle), column, LIGHT["column-text"], 13)
 
 
 def _write(axes: Axes, at: Point, text: str, colour: str, pixels: float, **options: Any) -> None:

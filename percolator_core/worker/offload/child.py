@@ -105,7 +105,7 @@ def _serve(pipe: _Pipe, orders: Orders) -> None:
             ended.clear()
             try:
                 conflicts = attempts.attempt(lease, watchdog)
-            except Exception as error:  # noqa: BLE001 - nothing that an observer does comes here
+            except Exception as error:  # noqa: BLE001 - no exception of an observer arrives here
                 pipe.send(_broken(error))
             else:
                 pipe.send(Done(conflicts, counts[lease.observer], ended))
