@@ -57,19 +57,14 @@ def create_asset(uri: SplitResult, name: str | None = None, **others: Any) -> As
     return Asset(name=name or text, uri=text, **others)
 
 
-def table_uri(table: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None) -> str:
-    """Return the URI of a table's asset."""
-    parts = [part for part in (namespace, table) if part]
-    return f"{SCHEME}://{conn_id}" + "".join(f"/{quote(part, safe='')}" for part in parts)
-
-
 def table_asset(
     table: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None, **others: Any
 ) -> Asset:
     """Return the asset of a table, for outlets and schedules; ``others`` are further arguments of Asset."""
     from airflow.sdk import Asset
 
-    uri = table_uri(table, conn_id, namespace)
+    parts = [part for part in (namespace, table) if part]
+    uri = f"{SCHEME}://{conn_id}" + "".join(f"/{quote(part, safe='')}" for part in parts)
     return Asset(**{"name": uri, "uri": uri, **others})
 
 

@@ -38,10 +38,10 @@ class ChainFolder:
 
         Args:
             path: the folder with chain.yaml, relative to the current directory.
-            project: the folder from which the functions are imported. None is the nearest folder, from the
-                chain's upwards, that contains the module of the first function. If no folder contains that
-                module, for example because it is installed, the next functions count, then the schemas. The
-                last choice is the parent of the chain's folder.
+            project: the folder from which the functions are imported. None searches the chain's folder and
+                its parents for the module of the first function. If no folder has that module, for example
+                because it is installed, the search continues with the next functions, then with the schemas.
+                If nothing is found, the project is the parent of the chain's folder.
 
         Raises:
             ConfigurationError: the chain's declarations are invalid (one line for each mistake), or
@@ -68,11 +68,7 @@ class ChainFolder:
 
     @contextmanager
     def imported(self) -> Iterator[Chain]:
-        """Load the chain with its code; inside the block the project is the current directory.
-
-        At the end the current directory and the imported modules are as before. Several tasks may share one
-        process, as in ``dag.test()``, and another project may have modules of the same names. Only one thread
-        is in a project at a time; other threads wait.
+        """Load the chain with its code, inside `in_project`: other tasks may share the process.
 
         Raises:
             ConfigurationError: the chain does not match its code.
@@ -99,7 +95,7 @@ def located(here: Path, path: str | PathLike[str]) -> str:
 
 
 def stamps(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return a chain's YAML files and their modification times (ns), by which a cached chain is renewed."""
+    """Return a chain's YAML files and their modification times (ns), to detect a change."""
     found = set()
     for file in folder.glob("*.y*ml"):
         # Another process may remove the file at this moment.

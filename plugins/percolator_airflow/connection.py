@@ -89,7 +89,7 @@ def store_connection(connection: AirflowConnection) -> StoreConnection:
         return _read(connection)
     except ConfigurationError as error:
         problem = f"the connection {connection.conn_id!r}: {error}"
-    # Raised here because a traceback may show local variables, and none of these holds a part of the URL.
+    # Raised here because a traceback may show local variables, and no variable here has a part of the URL.
     raise ConfigurationError(problem)
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from percolator_core.errors import ConfigurationError, PercolatorError, UnknownColumn, UnknownTable
 
 _FINAL: Final = (ConfigurationError, UnknownColumn, UnknownTable)
-"""Errors that no retry cures: a person has to correct something."""
+"""Errors that a retry cannot fix: a person has to correct something."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ class ChainLink(BaseOperatorLink):
     name = "Chain"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """The page's URL; the front page's for a task without a chain."""
+        """Return the URL of the chain's page, or of the overview for a task without a chain."""
         return page_url(_chain_of(operator))
 
 
@@ -27,13 +27,12 @@ class QuarantineLink(BaseOperatorLink):
     name = "Quarantine"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """The page's URL; the front page's for a task without a chain."""
-        chain = _chain_of(operator)
-        return page_url(chain, "quarantine") if chain else page_url(chain)
+        """Return the URL of the chain's quarantine, or of the overview for a task without a chain."""
+        return page_url(_chain_of(operator), "quarantine")
 
 
 def page_url(chain: str, page: str = "") -> str:
-    """Return the URL of a chain's page below Airflow's own URL."""
+    """Return the URL of a chain's page below Airflow's own URL; without a chain, the URL of the overview."""
     base = conf.get("api", "base_url", fallback="/").rstrip("/")
     return f"{base}{URL_PREFIX}/{quote(chain, safe='')}/{page}" if chain else f"{base}{URL_PREFIX}/"
 

@@ -1,4 +1,4 @@
-"""Check that a Spark master answers, before Spark starts: Spark takes a minute to report that none does."""
+"""Check that a Spark master answers before Spark starts, because Spark itself waits a minute for a master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The package's metadata for Airflow: connections, decorators, assets and links. It imports nothing else."""
+"""The package's metadata for Airflow: connections, operators, decorators, assets and links.
+
+Every process of Airflow reads it, so this module imports nothing of Airflow or the library.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,8 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": INTEGRATION,
                 "python-modules": [
-                    f"{here}.operators.{name}" for name in ("load", "drain", "locks", "garbage", "monitor")
+                    f"{here}.operators.{name}"
+                    for name in ("archive", "bases", "drain", "garbage", "load", "locks", "monitor")
                 ],
             }
         ],

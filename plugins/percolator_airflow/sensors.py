@@ -30,7 +30,8 @@ class IdleSensor(BaseSensorOperator):
         chain: the chain's folder, relative to the DAG file's folder.
         conn_id: the connection, of the type ``percolator``.
         namespace: None is the namespace of the connection, or else the chain's name.
-        deferrable: wait in the triggerer, which has room for thousands of sensors; else in an Airflow worker.
+        deferrable: True waits in the triggerer, which can hold thousands of sensors; False waits in an
+            Airflow worker.
         poke_interval: seconds between two checks.
     """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
 
 FEWEST_RUNS: Final = 10
-"""The least runs for a failure rate: with one run, one failure would be 100 %."""
+"""The fewest runs from which a failure rate is computed: with one run, one failure would be 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def breaches(
 
     Args:
         now: the state.
-        before: the runs of each observer at the previous check, without observers that are new since.
+        before: the runs of each observer at the previous check, without observers that were added since then.
         locks: the oldest locks, oldest first.
         thresholds: the limits.
     """
@@ -47,7 +47,7 @@ def breaches(
 
 
 def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
-    """Return the thresholds of one observer; an undeclared threshold is that of the chain."""
+    """Return the thresholds of one observer; a threshold that it does not declare is that of the chain."""
     own = thresholds.observers.get(name)
     if own is None:
         return thresholds

@@ -99,6 +99,10 @@ def test_a_store_that_is_silent_is_waited_for_by_one_page_at_a_time(
                     answer = words.client.get(f"/{words.name}/{path}")
                     assert answer.status_code == 503
                     assert "did not answer" in answer.json()["error"]
+                # A page that is updated every few seconds is refused, too, and does not prolong the time.
+                with monkeypatch.context() as later:
+                    later.setattr(time, "monotonic", lambda now=time.monotonic: now() + module._AGAIN / 2)
+                    assert words.client.get(f"/{words.name}/").status_code == 503
             os.kill(server.process.pid, signal.SIGCONT)
             monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + module._AGAIN)
             assert words.client.get(f"/{words.name}/tables").status_code == 200

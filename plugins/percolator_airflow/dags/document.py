@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _PARTS: Final = {
     "load": "Loads the declared files, and writes only differences, so it may run again at any time. Trigger "
     "it with parameters to load other files.",
-    "observe": "Runs each observer as a task, in the order of the graph. The last task runs all until the "
-    "chain is idle. A task without pending cells ends at once. Several drains and workers may run at "
-    "the same time.",
+    "observe": "Runs each observer as a task, in the order of the graph. The last task runs all observers "
+    "until the chain is idle. A task without pending cells ends at once. Several drains and workers may run "
+    "at the same time.",
     "monitor": "Compares the backlog, failures, locks and memory with the declared thresholds, and records "
     "them. Starts the observers if cells are due and no worker or drain is alive.",
     "maintain": "Resolves the locks of dead clients, drops old versions, and moves cold rows to the bases of "

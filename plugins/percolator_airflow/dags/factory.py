@@ -15,7 +15,8 @@ from percolator_airflow.dags.maintain import maintain_dag
 from percolator_airflow.dags.monitor import monitor_dag
 from percolator_airflow.dags.observe import observe_dag
 from percolator_airflow.dags.plan import EPOCH, Plan
-from percolator_airflow.dags.settings import merged, refuse
+from percolator_airflow.dags.settings import CALL, merged
+from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -62,7 +63,7 @@ def chain_dags(
         path: the chain's folder, relative to the folder of the calling file.
         project: the folder from which the chain's functions are imported; None finds it by their modules.
         connection: the id of the Airflow connection of the store.
-        namespace: in the store.
+        namespace: the namespace in the store.
         load: keys of the block, such as ``{"max_bad": 0}``; False leaves out the DAG.
         observe: likewise, such as ``{"engine": "local"}``.
         monitor: likewise.
@@ -70,7 +71,7 @@ def chain_dags(
         default_args: arguments of all tasks, as in Airflow's DAG: ``on_failure_callback``, ``owner``,
             ``retries`` …
         tags: further tags of the DAGs.
-        start_date: of the DAGs; Airflow creates no runs for the past in any case.
+        start_date: the start date of the DAGs; no runs are created for the past.
 
     Raises:
         ConfigurationError: the chain or an argument is invalid, with one line for each mistake. Airflow shows
@@ -88,8 +89,8 @@ def chain_dags(
     }
     for name, value in given.items():
         if value is True:
-            raise refuse(
-                f"{name}: is True; write {{}} for the chain's settings, or False to leave out the DAG"
+            raise ConfigurationError(
+                f"{CALL}: {name}: is True; write {{}} for the chain's settings, or False to leave out the DAG"
             )
     plan = Plan(
         folder,

@@ -122,16 +122,16 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
             type=["null", "array"],
             items={"type": "string"},
             title="Files, folders or patterns",
-            description="One a line. Empty: load the sources that the chain declares.",
+            description="One per line. Empty: load the sources that the chain declares.",
         ),
         "table": _text("Table", "The table to load into.", only, examples=list(known)),
         "format": _text("Format", "Default: the format of the files' suffixes.", enum=[None, *FORMATS]),
         "key": _text("Key", "The field with the row key: jsonl, csv and parquet into raw tables."),
         "columns": _text("Columns", "FIELD[=COLUMN],…: load these fields only, under these names."),
         "base_url": _text("Base URL", "The beginning of the row keys of html."),
-        "delimiter": _text("Delimiter", "Of csv."),
-        "encoding": _text("Encoding", "Of csv."),
-        "null_text": _text("Null", "The csv field for which no cell is written.", ""),
+        "delimiter": _text("Delimiter", "The delimiter of csv files. Empty: from the header line."),
+        "encoding": _text("Encoding", "The encoding of csv files. Empty: UTF-8."),
+        "null_text": _text("Null", "A csv field with this text writes no cell.", ""),
         "delete_missing": _text(
             "Delete missing rows", "Rows with this prefix that the source no longer has are deleted."
         ),
@@ -141,7 +141,7 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
             type=["null", "integer"],
             minimum=0,
             title="Most malformed records",
-            description="With more of them the load fails; any number when empty.",
+            description="A load with more malformed records than this fails. Empty: no limit.",
         ),
     }
 

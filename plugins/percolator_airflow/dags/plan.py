@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.scheduling import DagDeclaration, Scheduling
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""The start date of all DAGs; any day of the past would do, because no run is created for the past."""
+"""The default start date of the DAGs. Any day of the past works: no run is created for the past."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "retries": 2,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from percolator_airflow.names import PARTS
-from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
 from percolator_core.observers.explain import validate
 from percolator_core.observers.rules import Declaration
 from percolator_core.observers.scheduling import Scheduling, unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile
+
+CALL: Final = "chain_dags(…)"
+"""The place that messages name for an argument of a DAG file."""
 
 AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
 
@@ -34,7 +36,7 @@ def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
         elif isinstance(given.get(part), Mapping):
             given[part] = dict(given[part])
     problems = Problems()
-    arguments = YamlFile.of_arguments("chain_dags(…)", given)
+    arguments = YamlFile.of_arguments(CALL, given)
     override = validate(Scheduling, arguments, problems)
     problems.raise_if_any()
     assert override is not None, "an invalid argument is a problem, raised above"
@@ -60,8 +62,3 @@ def overridden(base: AnyDeclaration, override: AnyDeclaration) -> AnyDeclaration
             }
         changed[name] = value
     return base.model_copy(update=changed)
-
-
-def refuse(problem: str) -> ConfigurationError:
-    """Return the error for an argument that no model validates."""
-    return ConfigurationError(f"chain_dags(…): {problem}")

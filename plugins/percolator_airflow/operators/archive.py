@@ -11,7 +11,7 @@ from percolator_airflow.operators.base import StoreOperator
 from percolator_airflow.operators.values import count, is_nothing, seconds
 from percolator_core.archive.backup import backup
 
-_CARRY_ON: Final = "the last one is as it was, and the next try begins again"
+_CARRY_ON: Final = "earlier versions and backups are unchanged, and the next try starts from the beginning"
 
 
 class PublishOperator(StoreOperator):
@@ -27,7 +27,8 @@ class PublishOperator(StoreOperator):
         table: the name of the table.
         url: as for `Database.publish`. Airflow shows it, so it must not contain credentials: they come from
             the environment.
-        keep: seconds, 0 or more: the files of older versions are removed before; None removes none.
+        keep: seconds, 0 or more: before the publication, the files that only older versions have are removed;
+            None removes none.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "table", "url", "keep")

@@ -90,9 +90,9 @@ class StoreOperator(BaseOperator):
 
     @contextmanager
     def guarded(self, carry_on: str) -> Iterator[None]:
-        """Run the whole task inside: turn errors into Airflow's, and end in order after a kill.
+        """Turn errors of the block into Airflow's errors, and end a killed task in order.
 
-        ``carry_on`` is the end of the message of a killed task.
+        The block is the whole task. ``carry_on`` is the end of the message of a killed task.
         """
         self._interruptible = True
         try:
@@ -122,7 +122,7 @@ class StoreOperator(BaseOperator):
 
     @contextmanager
     def stopping_by(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Have a kill call ``stop`` inside this block, which then ends by itself."""
+        """While this block runs, a kill calls ``stop``, which makes the block end."""
         self._stop = stop
         try:
             yield
@@ -132,8 +132,8 @@ class StoreOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the task; Airflow calls this method in its handler of SIGTERM, in the main thread.
 
-        A wait for Spark is interrupted as by Ctrl-C. That stops Spark, and Spark's tasks finish the runs that
-        are under way when they lose their driver.
+        A wait for Spark is interrupted as by Ctrl-C, which stops Spark. Its tasks notice the end of their
+        driver, and finish the runs that are under way.
         """
         if not self._interruptible:
             return

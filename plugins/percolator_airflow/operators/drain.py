@@ -45,8 +45,8 @@ class DrainOperator(StoreOperator):
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
         observers: run only these; None is all observers of the chain.
-        engine: ``spark`` runs them in Spark's executors, a task a tablet; ``local`` in this process. Without
-            pending cells Spark does not start.
+        engine: ``spark`` runs them in Spark's executors, one task for each tablet; ``local`` runs them in
+            this process. Without pending cells Spark does not start.
         budget: seconds, 0 or more, after which the task fails, and a retry goes on; None is no limit.
         width: concurrent runs, by default 64 in each Spark task, or 256 in a local process.
         threads: concurrent runs of observers with ``executor: threads``, in each Spark task.
@@ -95,7 +95,7 @@ class DrainOperator(StoreOperator):
         with self.guarded(_CARRY_ON):
             folder = self.folder()
             chosen = self._chosen(folder.declared)
-            budget = self._seconds()
+            budget = None if is_nothing(self.budget) else seconds("budget", self.budget)
             with self.hook().get_conn() as db, folder.imported() as chain:
                 chain.create_tables(db)
                 left = _left(db, chain, chosen)
@@ -118,31 +118,22 @@ class DrainOperator(StoreOperator):
             )
         return found
 
-    def _chosen(self, chain: Chain) -> list[str]:
-        if self.observers is None:
-            return sorted(chain.observers)
-        names = [self.observers] if isinstance(self.observers, str) else list(self.observers)
-        unknown = sorted(set(names) - chain.observers.keys())
-        if not names:
-            raise ConfigurationError("observers is empty: name one, or leave it out to run all")
-        if unknown:
-            raise ConfigurationError(
-                f"the chain {chain.name!r} has no observer {', '.join(map(repr, unknown))}: "
-                f"it has {', '.join(sorted(chain.observers))}"
-            )
-        return names
+    def _chosen(self, chain: Chain) -> frozenset[str]:
+        from percolator_core.worker.plan import chosen_observers
 
-    def _seconds(self) -> float | None:
-        return None if is_nothing(self.budget) else seconds("budget", self.budget)
+        try:
+            return chosen_observers(
+                chain, [self.observers] if isinstance(self.observers, str) else self.observers
+            )
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
     def _here(
-        self, db: Database, chain: Chain, chosen: list[str], budget: float | None
+        self, db: Database, chain: Chain, chosen: frozenset[str], budget: float | None
     ) -> tuple[Counts, bool]:
         from percolator_core.worker import Worker
 
-        worker = Worker(
-            db, chain, threads=self.threads, width=self.width or WIDTH["local"], observers=self._names(chosen)
-        )
+        worker = Worker(db, chain, threads=self.threads, width=self.width or WIDTH["local"], observers=chosen)
         with self.stopping_by(worker.stop), self._progress(db, chain, chosen):
             try:
                 return worker.run_until_idle(budget), False
@@ -150,7 +141,7 @@ class DrainOperator(StoreOperator):
                 return worker.counts, True
 
     def _with_spark(
-        self, db: Database, chain: Chain, chosen: list[str], budget: float | None
+        self, db: Database, chain: Chain, chosen: frozenset[str], budget: float | None
     ) -> tuple[Counts, bool]:
         try:
             import pyspark  # noqa: F401 - a missing pyspark is reported before the drain begins
@@ -176,18 +167,15 @@ class DrainOperator(StoreOperator):
                 width=self.width or WIDTH["spark"],
                 threads=self.threads,
                 master=self.master or None,
-                observers=self._names(chosen),
+                observers=chosen,
                 progress=log,
             )
         except NotIdle as error:
             return error.counts, True
         return counts, False
 
-    def _names(self, chosen: list[str]) -> list[str] | None:
-        return None if self.observers is None else chosen
-
     @contextmanager
-    def _progress(self, db: Database, chain: Chain, chosen: list[str]) -> Iterator[None]:
+    def _progress(self, db: Database, chain: Chain, chosen: frozenset[str]) -> Iterator[None]:
         """Log the progress every `LOG_INTERVAL` seconds, in a thread of its own."""
 
         def log() -> None:
@@ -198,7 +186,7 @@ class DrainOperator(StoreOperator):
             yield
 
 
-def _left(db: Database, chain: Chain, chosen: Collection[str]) -> int:
+def _left(db: Database, chain: Chain, chosen: frozenset[str]) -> int:
     waiting = backlog(db, chain)
     return sum(waiting[name] for name in chosen)
 

@@ -88,7 +88,7 @@ class MonitorOperator(StoreOperator):
             "workers": alive.workers,
             "drains": alive.drains,
         }
-        # Before the task fails, because the next task reads the XCom in any case.
+        # Pushed before the task may fail, because the next task reads the XCom in both cases.
         context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.unattended and not alive.drains))
         self.log.info(
             "backlog %d cells, %d of them due; %d in quarantine, %d locks, %d workers, %d drains",

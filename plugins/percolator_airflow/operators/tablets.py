@@ -44,7 +44,7 @@ class TabletsOperator(StoreOperator):
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`; only the chain's name is used.
         tablets: pairs of a table and the number of a tablet; None is all tablets.
-        skip_missing: skip tablets that no longer exist; else they fail the task.
+        skip_missing: True skips tablets that no longer exist; with False they fail the task.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "tablets")

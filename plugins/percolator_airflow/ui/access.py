@@ -18,8 +18,8 @@ from fastapi import Depends, HTTPException, Request, status
 from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains
 
 WRITE_HEADER: Final = "x-percolator"
-"""The header of a request that changes something. For a page of another site the browser first asks Airflow
-for permission to send it, and Airflow refuses."""
+"""The header that every changing request needs. Before a page of another site can send it, the browser asks
+Airflow for permission, and Airflow refuses."""
 
 Method = Literal["GET", "PUT"]
 

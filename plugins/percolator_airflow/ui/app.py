@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from percolator_airflow.ui.pages import graph, locks, overview, plots, quarantine, row, rows, tables, trace
-from percolator_airflow.ui.rendering import error_page, login_url, wants_page
+from percolator_airflow.ui.rendering import login_url, page, wants_page
 from percolator_airflow.ui.stores import stores
 from percolator_core.errors import (
     LockTimeout,
@@ -52,8 +52,8 @@ def make_app() -> FastAPI:
     """Create the application that Airflow's API server mounts."""
     app = FastAPI(title="Percolator", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    for page in (overview, graph, plots, quarantine, locks, tables, rows, row, trace):
-        app.include_router(page.router)
+    for module in (overview, graph, plots, quarantine, locks, tables, rows, row, trace):
+        app.include_router(module.router)
     app.middleware("http")(_with_headers)
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(RequestValidationError)(_not_understood)
@@ -64,7 +64,7 @@ def make_app() -> FastAPI:
 
 
 async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    # Before the response: the router changes the path of the request.
+    # Read before the request is answered, because the router changes its path.
     static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     response = await go_on(request)
     for name, value in HEADERS.items():
@@ -91,7 +91,7 @@ async def _not_understood(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     chain = getattr(request.state, "chain", None)
     if isinstance(error, StoreUnavailable) and request.method == "GET" and chain is not None:
-        stores.is_silent(chain, str(error))
+        stores.note_silent(chain, str(error))
     code = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     return _response(request, code, str(error))
 
@@ -107,5 +107,5 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 def _response(request: Request, code: int, sentence: str, login: str | None = None) -> Response:
     if wants_page(request):
-        return error_page(request, code, sentence, login)
+        return page(request, "error.html", status=code, code=code, sentence=sentence, login=login)
     return JSONResponse({"error": sentence}, code)

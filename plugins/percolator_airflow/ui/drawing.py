@@ -20,7 +20,7 @@ from percolator_core.observers.drawing.svg import BoxLink, parts
 _OBSERVER_SIZE: Final = BoxSize(width=208.0, height=84.0)
 _INSET: Final = 12.0
 _SHORT: Final = 15
-"""Characters of a name that the overview draws 1.5 times as large."""
+"""The longest name, in characters, that the zoomed-out drawing shows 1.5 times as large."""
 
 _LINES: Final = (39.0, 56.0, 73.0)
 """The y coordinates of the lines below the name."""

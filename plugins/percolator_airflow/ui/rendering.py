@@ -68,11 +68,6 @@ def page(
     )
 
 
-def error_page(request: Request, code: int, sentence: str, login: str | None) -> Response:
-    """Render the page of an error: one sentence, and a link to the login if the user is not logged in."""
-    return page(request, "error.html", status=code, code=code, sentence=sentence, login=login)
-
-
 def wants_page(request: Request) -> bool:
     """Return True if a browser requests a page, False if a program requests data."""
     return request.method == "GET" and "text/html" in request.headers.get("accept", "")

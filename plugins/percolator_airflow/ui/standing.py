@@ -32,7 +32,7 @@ STATES: Final[Mapping[State, str]] = {
 """The names of the states on pages."""
 
 _LEAST: Final = 2.0
-"""Seconds between two samples from which a rate is computed: workers send counts about every second."""
+"""The fewest seconds between the two samples of a rate: workers send counts about every second."""
 
 _FAR: Final = 16.0
 """Seconds for which a sample is kept while newer ones suffice for a rate."""

@@ -19,7 +19,7 @@ PATIENCE: Final = 1.5
 """Seconds for which a page waits for a store that does not answer."""
 
 TIMEOUT: Final = 1.5
-"""Seconds to wait for one reply. A store that hangs is given up after about twice that."""
+"""Seconds to wait for one reply. If a store hangs, the page fails after about twice this time."""
 
 LOCK_WAIT: Final = 0.05
 """Seconds for which a page waits for a writer that is committing."""
@@ -28,7 +28,7 @@ _LOOK: Final = 15.0
 """Seconds after which the connection is read from Airflow again."""
 
 _AGAIN: Final = 5.0
-"""Seconds after which one page tries a store again that did not answer.
+"""Seconds after which one page tries a store that did not answer again.
 
 Pages that wait occupy threads, and Airflow's API server has few threads for all users.
 """
@@ -86,10 +86,16 @@ class Stores:
         db = self.of(chain)
         return db, db.catalog.table(name).definition
 
-    def is_silent(self, chain: KnownChain, why: str) -> None:
-        """Note that the chain's store did not answer."""
+    def note_silent(self, chain: KnownChain, why: str) -> None:
+        """Note that the chain's store did not answer: `of` refuses it for some seconds.
+
+        A refusal by `of` may be noted, too. It does not prolong the time, or a page that is updated every few
+        seconds would never reach the store again.
+        """
+        key, now = _key(chain), time.monotonic()
         with self._lock:
-            self._silent[_key(chain)] = (time.monotonic() + _AGAIN, why)
+            if now >= self._silent.get(key, (0.0, ""))[0]:
+                self._silent[key] = (now + _AGAIN, why)
 
     def _of(self, chain: KnownChain, key: _Key) -> Database:
         now = time.monotonic()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -21,16 +19,13 @@ from percolator_airflow.ui.rendering import page
 from percolator_airflow.ui.standing import State, standings, worst
 from percolator_airflow.ui.stores import stores
 from percolator_core.admin.status import Status, status
-from percolator_core.errors import PercolatorError
+from percolator_core.errors import PercolatorError, StoreUnavailable
 
 router = APIRouter()
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
 """Stores that are read concurrently."""
-
-_AGAIN: Final = 5.0
-"""Seconds for which a store that did not answer is not tried again."""
 
 _PAGES: Final = {"load": "", "observe": "", "monitor": "plots", "maintain": "locks"}
 """The page to which the tab of each DAG leads."""
@@ -46,24 +41,6 @@ class Card:
     wrong: str | None = None
 
 
-class _Silent:
-    """Chains whose stores did not answer a few seconds ago, so that the page does not wait for them again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._until: dict[KnownChain, tuple[float, str]] = {}
-
-    def why(self, chain: KnownChain) -> str | None:
-        with self._lock:
-            until, why = self._until.get(chain, (0.0, ""))
-            return why if time.monotonic() < until else None
-
-    def add(self, chain: KnownChain, why: str) -> None:
-        with self._lock:
-            self._until[chain] = (time.monotonic() + _AGAIN, why)
-
-
-_silent: Final = _Silent()
 _askers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="percolator-overview")
 
 
@@ -87,18 +64,15 @@ def of_dag(request: Request, dag_id: str, user: GetUserDep, session: SessionDep)
 
 
 def _look(chain: KnownChain) -> Card:
-    why = _silent.why(chain)
-    if why is not None:
-        return Card(chain, wrong=why)
     try:
         known = declared(chain)
         now = status(stores.of(chain), known)
     except PercolatorError as error:
-        _silent.add(chain, str(error))
+        if isinstance(error, StoreUnavailable):
+            stores.note_silent(chain, str(error))
         return Card(chain, wrong=str(error))
     except Exception as error:  # noqa: BLE001 - an error of one chain must not hide the cards of the others
         _log.exception("the overview: %s", chain.name)
         why = f"the page failed with {type(error).__name__}: see the log of Airflow's API server"
-        _silent.add(chain, why)
         return Card(chain, wrong=why)
     return Card(chain, worst([one.state for one in standings(now, known, {})]), now)

@@ -34,7 +34,7 @@ _LINE: Final = 240
 """Characters of an error in the list, at most."""
 
 _TRACEBACK: Final = 20_000
-"""Characters of a traceback that are shown, at most: the end says most."""
+"""Characters at the end of a traceback that are shown, at most."""
 
 _TOGETHER: Final = 500
 """Cells that one request reads and discards."""

@@ -119,7 +119,10 @@ def row(  # noqa: PLR0917 - what the form sends
         asked={"at": when.shown, "column": column_token(column)},
         parts=_key_parts(definition, raw) if found is not None else [],
         found=found,
-        cells=_cells(links, definition, known, raw, found, when, only=bool(column)) if found else [],
+        cells=[
+            _cell(links, definition, known, raw, one, when, only=bool(column))
+            for one in (found.cells if found else ())
+        ],
         marker=_marker(found, when) if found else [],
         behind=found and found.behind and links.row(name, raw, at=at_link, after=found.behind),
         whole=links.row(name, raw, at=at_link),
@@ -166,19 +169,6 @@ def _key_parts(definition: TableDefinition, row: bytes) -> list[tuple[str, str, 
         (name, definition.by_name[name].type, show_typed(definition, name, value, 2000))
         for name, value in found.items()
     ]
-
-
-def _cells(  # noqa: PLR0917
-    links: Links,
-    definition: TableDefinition,
-    chain: Chain,
-    row: bytes,
-    found: RowHistory,
-    when: When,
-    *,
-    only: bool,
-) -> list[ShownCell]:
-    return [_cell(links, definition, chain, row, one, when, only=only) for one in found.cells]
 
 
 def _cell(  # noqa: PLR0917
@@ -254,9 +244,9 @@ def _version(  # noqa: PLR0917
 
 
 def _marker(found: RowHistory, when: When) -> list[tuple[str, float, str]]:
-    """Return the times when a typed row was inserted and deleted, newest first, each with the word for it.
+    """Return the times of a typed row's insertions and deletions, newest first, each with a word for it.
 
-    The base knows the newest change of a row, not when the row was inserted.
+    The base has only the time of the row's newest change, so the word for that time is "there".
     """
     return [
         (

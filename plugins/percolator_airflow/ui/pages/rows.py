@@ -108,7 +108,7 @@ def rows(  # noqa: PLR0917 - what the form sends
         problem=problem,
         asked={"prefix": prefix, "where": where, "at": when.shown, "limit": size},
         rows=[_listed(definition, links, row, cells, when) for row, cells in found.rows],
-        columns=_list_columns(definition),
+        columns=[column.name for column in definition.value_columns],
         **_of_the_list(links, definition, (start, begin), found, kept),
     )
 
@@ -153,8 +153,8 @@ def _found(  # noqa: PLR0917
             begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
         seconds = max(0.0, until - time.monotonic())
         found = browse(snapshot, table, start=begin, seconds=seconds, **asked)
-        # Keys of deleted rows stay for a while. Going back over a page of such keys would show the rows
-        # behind them, so the loop goes back further.
+        # Keys of deleted rows stay for a while. If a page before the place has such keys only, it would show
+        # the rows after the place again. So the loop goes back further.
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
             return begin, found
@@ -198,11 +198,6 @@ def _filters(definition: TableDefinition, where: str) -> dict[str, Any]:
 
 
 # Rows in a list.
-
-
-def _list_columns(definition: TableDefinition) -> list[str]:
-    """Return the columns of the list: the value columns of a typed table, or none for a raw table."""
-    return [column.name for column in definition.value_columns]
 
 
 def _listed(definition: TableDefinition, links: Links, row: bytes, cells: Any, when: When) -> ListedRow:

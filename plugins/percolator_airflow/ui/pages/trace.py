@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from airflow.sdk.log import redact
 from fastapi import APIRouter, Request, Response
@@ -24,9 +24,6 @@ from percolator_core.notation.error import NotationError
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import parse_row
 
-if TYPE_CHECKING:
-    from percolator_core.observers import Chain
-
 router = APIRouter()
 
 DEPTH: Final = 20
@@ -44,6 +41,7 @@ _WROTE: Final = 12
 SCALE: Final = 1000
 """The width of a time bar in the units of its SVG."""
 
+_DEEPER: Final = "`percolator trace --depth` goes further"
 _BADGES: Final = {"quarantined": "bad", "retrying": "warn", "pending": "warn", "leased": "warn"}
 
 
@@ -126,7 +124,7 @@ def trace(  # noqa: PLR0917 - what the form sends
         summary=summary(found, show_span) if found is not None else "",
         total=show_span(found.seconds or 0) if found is not None else "",
         scale=SCALE,
-        notes=_notes(found, known) if found is not None else [],
+        notes=missing_parts(found, known, "the chain's chain.yaml", _DEEPER, limit=CHANGES) if found else [],
     )
 
 
@@ -150,12 +148,6 @@ def show_span(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 120 else show_age(seconds)
 
 
-def _notes(found: Trace, chain: Chain) -> list[str]:
-    return missing_parts(
-        found, chain, "the chain's chain.yaml", "`percolator trace --depth` goes further", limit=CHANGES
-    )
-
-
 class Drawing:
     """The trace as nested lists: a run is drawn at its first occurrence; later occurrences refer to it."""
 
@@ -172,7 +164,8 @@ class Drawing:
 
     def _root(self, change: Change) -> Root:
         branches: list[Branch] = []
-        # A stack instead of recursion, like the tree of the command line: they draw a run at the same place.
+        # A stack instead of recursion, as in the command line's tree, so that both draw a run at the same
+        # place.
         todo = [(branches, change, outcome, True) for outcome in reversed(change.outcomes)]
         while todo:
             place, cause, outcome, top = todo.pop()
