@@ -1,13 +1,12 @@
 """Recompute everything from the raw pages and resources, and report every wrong cell.
 
-This is batch code on dictionaries. It shares the parsers and the composition of snapshots with the observers,
-but not the incremental updates. Call it while the chain is idle.
+Call it while the chain is idle. This is batch code on dictionaries. It shares the parsers and the composition
+of snapshots with the observers, but not the incremental updates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from observers.pagedeps.document import Source, compose, references
 from observers.pagedeps.embedding import Content, content_of, digest_of
 from observers.pagedeps.reach import stamp
 from observers.pagedeps.rows import Edge, edge, row
+from observers.webindex.checker import Violation, cell_violations, row_name
 from schemas.pagedeps import Facts, Made, Parsed
 
 if TYPE_CHECKING:
@@ -29,18 +29,6 @@ Contents = dict[str, Content]
 
 _PAGE: Final = frozenset({"html", "parsed", "snapshot", "made"})
 _RESOURCE: Final = frozenset({"content", "content_type", "facts", "embedding", "reach", "seen"})
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A wrong cell; ``where`` is its table, row and column."""
-
-    invariant: str
-    where: str
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.invariant}: {self.where}: {self.detail}"
 
 
 def check(snapshot: Snapshot) -> list[Violation]:
@@ -66,7 +54,7 @@ def needless(db: Database) -> list[Violation]:
             if newer is not None and older is not None:
                 after, before = Made.decode(newer), Made.decode(older)
                 if (after.source, after.resources) == (before.source, before.resources):
-                    found.append(Violation("needless", _name(key), f"render {after.renders}"))
+                    found.append(Violation("needless", row_name(key), f"render {after.renders}"))
     return found
 
 
@@ -91,18 +79,18 @@ def _pages(pages: Table, contents: Contents) -> Iterator[Violation]:
             }
             yield from _made(key, cells.get("made"), digest_of(html), reached, contents)
         elif "made" in cells:
-            yield Violation("orphan", f"pages {_name(key)} made", "there is no page")
+            yield Violation("orphan", f"pages {row_name(key)} made", "there is no page")
         for column in sorted(_PAGE - {"made"} | cells.keys() - {"made"}):
             if address is not None or column != "html":
-                yield from _cell(
-                    "page", f"pages {_name(key)} {column}", cells.get(column), expected.get(column)
+                yield from cell_violations(
+                    "page", f"pages {row_name(key)} {column}", cells.get(column), expected.get(column)
                 )
 
 
 def _made(
     key: bytes, value: bytes | None, digest: str, reached: set[str], contents: Contents
 ) -> Iterator[Violation]:
-    where = f"pages {_name(key)} made"
+    where = f"pages {row_name(key)} made"
     try:
         made = Made.decode(value or b"")
     except ValidationError as error:
@@ -138,26 +126,28 @@ def _resources(resources: Table, contents: Contents) -> Iterator[Violation]:
         try:
             facts[address] = Facts.decode(cells["facts"]) if "facts" in cells else None
         except ValidationError as error:
-            yield Violation("facts", f"resources {_name(key)} facts", f"{error.error_count()} errors")
+            yield Violation("facts", f"resources {row_name(key)} facts", f"{error.error_count()} errors")
             continue
         yield from _facts(key, facts[address], contents.get(address))
         content = contents.get(address)
-        where = f"resources {_name(key)} embedding"
-        yield from _cell("facts", where, cells.get("embedding"), content.embedding if content else None)
+        where = f"resources {row_name(key)} embedding"
+        yield from cell_violations(
+            "facts", where, cells.get("embedding"), content.embedding if content else None
+        )
         if surplus := cells.keys() - _RESOURCE:
-            yield Violation("orphan", f"resources {_name(key)}", f"should not be there: {sorted(surplus)}")
+            yield Violation("orphan", f"resources {row_name(key)}", f"should not be there: {sorted(surplus)}")
     for address in sorted(facts):
         if facts[address] is not None:
             named = {name: facts.get(name) for name in _reached((address,), contents)}
             where = f"resources {address} reach"
-            yield from _cell("reach", where, resources[address.encode()].get("reach"), stamp(named))
+            yield from cell_violations("reach", where, resources[address.encode()].get("reach"), stamp(named))
 
 
 def _facts(key: bytes, facts: Facts | None, content: Content | None) -> Iterator[Violation]:
     there = (facts.digest, facts.kind, facts.references) if facts else (None, None, ())
     expected = (content.digest, content.kind, content.references) if content else (None, None, ())
     if there != expected:
-        yield Violation("facts", f"resources {_name(key)} facts", f"{there}, should be {expected}")
+        yield Violation("facts", f"resources {row_name(key)} facts", f"{there}, should be {expected}")
 
 
 # The index.
@@ -180,16 +170,3 @@ def _index(rows: set[bytes], pages: Table, contents: Contents) -> Iterator[Viola
             yield Violation("orphan", "dependents", str(error))
     for key in sorted(expected - rows):
         yield Violation("index", f"dependents {edge(key)}", "missing")
-
-
-def _cell(invariant: str, where: str, there: bytes | None, expected: bytes | None) -> Iterator[Violation]:
-    if there != expected:
-        yield Violation(invariant, where, f"{_shown(there)}, should be {_shown(expected)}")
-
-
-def _shown(value: bytes | None) -> str:
-    return "nothing" if value is None else repr(value[:120])
-
-
-def _name(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

@@ -149,7 +149,7 @@ class _Story:
             there = [
                 address for address in used if address in contents and media_type_of(address).startswith(kind)
             ]
-            # A resource that only some pages use shows more.
+            # Prefer a resource that not all pages use: the other pages must not be rendered again.
             some = [address for address in there if used[address] < self._report.pages] or there
             if some:
                 address = max(some, key=lambda address: (used[address], address))

@@ -30,7 +30,7 @@ MAX_DEPTH: Final = 32
 """Style sheets that import each other in a row, at most; the next one counts as missing."""
 
 _LEAST_BYTES: Final = 256
-"""Bytes that an embedded resource counts at least, so that empty style sheets that import each other twice
+"""The fewest bytes that an embedded resource counts, so that empty style sheets that import each other twice
 reach the limit."""
 
 _IMAGES: Final = {

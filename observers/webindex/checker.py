@@ -1,8 +1,8 @@
 """Recompute the whole index from the raw documents, and report every wrong cell and posting.
 
 This is batch code on dictionaries. It shares the parser and the definitions with the observers, but not the
-incremental updates. Ranks are compared with a tolerance; values that depend on ranks are compared exactly, by
-the stored ranks; everything else is compared exactly. Call it while the chain is idle.
+incremental updates. Ranks are compared with a tolerance. Everything else is compared exactly; values that
+depend on ranks are computed from the stored ranks. Call it while the chain is idle.
 
 ``python -m observers.webindex.checker URL NAMESPACE [INDEX]`` prints one line for each violation, and exits
 with 1 if there is any. INDEX is the file of the serving index.
@@ -103,13 +103,13 @@ def parse_documents(documents: Table) -> dict[bytes, Page]:
 
 def _pages(pages: dict[bytes, Page], stored: Table) -> Iterator[Violation]:
     for url in stored.keys() - pages.keys():
-        yield Violation("orphan", f"pages {_name(url)}", f"no document, but {sorted(stored[url])}")
+        yield Violation("orphan", f"pages {row_name(url)}", f"no document, but {sorted(stored[url])}")
     for url in pages:
         cells = stored.get(url, {})
         if missing := PAGE_COLUMNS - cells.keys():
-            yield Violation("page", f"pages {_name(url)}", f"missing {sorted(missing)}")
+            yield Violation("page", f"pages {row_name(url)}", f"missing {sorted(missing)}")
         if surplus := cells.keys() - PAGE_COLUMNS:
-            yield Violation("orphan", f"pages {_name(url)}", f"unknown {sorted(surplus)}")
+            yield Violation("orphan", f"pages {row_name(url)}", f"unknown {sorted(surplus)}")
     for column, invariant in (("pointer", "fingerprint"), ("content", "page"), ("outlinks", "page")):
         expected = {url: getattr(page, column).encode() for url, page in pages.items()}
         yield from _compare_column(invariant, column, stored, expected)
@@ -167,7 +167,9 @@ def _standings(stored: Table, pages: dict[bytes, Page]) -> tuple[dict[bytes, Sta
             try:
                 standings[url] = Standing.decode(value)
             except ValidationError as error:
-                damaged.append(Violation("rank", f"pages {_name(url)} rank", f"{error.error_count()} errors"))
+                damaged.append(
+                    Violation("rank", f"pages {row_name(url)} rank", f"{error.error_count()} errors")
+                )
     return standings, damaged
 
 
@@ -176,7 +178,7 @@ def _ranks(
 ) -> Iterator[Violation]:
     """Compare each share with its rank, each rank with the shares, and each rank with the fixed point."""
     for url, standing in standings.items():
-        where = f"pages {_name(url)} rank"
+        where = f"pages {row_name(url)} rank"
         share = share_of(standing.rank, len(pages[url].outlinks.root))
         if not isclose(standing.share, share, rel_tol=1e-12):
             yield Violation("share", where, f"share {standing.share!r}, its rank gives {share!r}")
@@ -192,10 +194,10 @@ def _ranks(
     for url, standing in standings.items():
         if abs(standing.rank - exact[url]) > bound[url] * (1 + 1e-6) + 1e-6:
             detail = f"{standing.rank!r}, a full iteration gives {exact[url]!r} ± {bound[url]:.3g}"
-            yield Violation("rank", f"pages {_name(url)} rank", detail)
+            yield Violation("rank", f"pages {row_name(url)} rank", detail)
 
 
-# The serving entries: compared exactly, by the stored ranks.
+# The serving entries: exact, computed from the stored ranks.
 
 
 def _serving(
@@ -232,17 +234,17 @@ def _postings(serving: Table, index: ServingIndex) -> Iterator[Violation]:
     """Compare the full-text index row by row, and its inverted lists with its rows."""
     postings = {posting.key.encode(): posting for posting in index.postings()}
     for key in postings.keys() - serving.keys():
-        yield Violation("orphan", f"posting {_name(key)}", f"no entry, but it shows {postings[key].url}")
+        yield Violation("orphan", f"posting {row_name(key)}", f"no entry, but it shows {postings[key].url}")
     shown: dict[str, bytes] = {}
     for key, posting in postings.items():
         if posting.url in shown:
             yield Violation(
-                "duplicate in index", posting.url, f"in {_name(shown[posting.url])} and {_name(key)}"
+                "duplicate in index", posting.url, f"in {row_name(shown[posting.url])} and {row_name(key)}"
             )
         shown[posting.url] = key
     for key, cells in serving.items():
         if key not in postings:
-            yield Violation("posting", f"posting {_name(key)}", "missing")
+            yield Violation("posting", f"posting {row_name(key)}", "missing")
             continue
         yield from _posting(postings[key], Entry.decode(cells["entry"]), cells["text"].decode())
     for identity in index.orphans():
@@ -272,12 +274,14 @@ def _posting(posting: Posting, entry: Entry, text: str) -> Iterator[Violation]:
 
 def _compare(invariant: str, stored: Table, expected: Table) -> Iterator[Violation]:
     for row in stored.keys() - expected.keys():
-        yield Violation("orphan", f"{invariant} {_name(row)}", f"should not be there: {sorted(stored[row])}")
+        yield Violation(
+            "orphan", f"{invariant} {row_name(row)}", f"should not be there: {sorted(stored[row])}"
+        )
     for row, cells in expected.items():
         there = stored.get(row, {})
         for column in sorted(there.keys() | cells.keys()):
-            yield from _cell(
-                invariant, f"{invariant} {_name(row)} {column}", there.get(column), cells.get(column)
+            yield from cell_violations(
+                invariant, f"{invariant} {row_name(row)} {column}", there.get(column), cells.get(column)
             )
 
 
@@ -287,10 +291,13 @@ def _compare_column(
     for url, value in expected.items():
         there = pages.get(url, {}).get(column)
         if there is not None:  # A missing cell is reported once, with the page.
-            yield from _cell(invariant, f"pages {_name(url)} {column}", there, value)
+            yield from cell_violations(invariant, f"pages {row_name(url)} {column}", there, value)
 
 
-def _cell(invariant: str, where: str, there: bytes | None, expected: bytes | None) -> Iterator[Violation]:
+def cell_violations(
+    invariant: str, where: str, there: bytes | None, expected: bytes | None
+) -> Iterator[Violation]:
+    """Yield a violation if the stored value of a cell is not the expected one; None is no cell."""
     if there != expected:
         yield Violation(invariant, where, f"{_shown(there)}, should be {_shown(expected)}")
 
@@ -299,7 +306,8 @@ def _shown(value: bytes | None) -> str:
     return "nothing" if value is None else repr(value[:120])
 
 
-def _name(row: bytes) -> str:
+def row_name(row: bytes) -> str:
+    """Return a row key as text."""
     return row.decode("utf-8", "backslashreplace").replace("\0", " <- ")
 
 

@@ -78,9 +78,9 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
     if has_new_share:
         rank = Standing.decode(old["rank"]).rank if "rank" in old else FIRST_RANK
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(after))).encode())
-    # Announce does not notify former targets. If the share is the same, it does not notify new targets and
-    # targets with new anchor texts either. Unknown targets are notified, too: a concurrent transaction that
-    # makes the target known does not see this one.
+    # Announce does not notify former targets. If the share is the same, it notifies neither new targets nor
+    # targets with new anchor texts. Unknown targets are notified, too: a concurrent transaction that makes
+    # the target known does not see this one.
     for target in before.keys() | after.keys():
         if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")

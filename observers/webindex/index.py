@@ -98,10 +98,10 @@ class ServingIndex:
         self._connection.close()
 
     def refresh(self, posting: Posting, version: int) -> bool:
-        """Update a posting without its text; return False if that is not possible, for `put` to do it.
+        """Update a posting without its text; return False if only `put` can update it.
 
-        It is possible if only rank and size have changed, the most frequent change, or if the index already
-        has a newer version.
+        It can be updated if only rank and size have changed, which is the most frequent change. If the index
+        already has a newer version, nothing is written, and the result is True.
         """
         with self._writing() as connection:
             found = connection.execute(

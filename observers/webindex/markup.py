@@ -44,16 +44,20 @@ def markdown(text: str) -> Markup:
         return match[1]
 
     def reference(match: re.Match[str]) -> str:
-        address = defined.get((match[2] or match[1]).casefold())
-        if address is None:
+        target = defined.get((match[2] or match[1]).casefold())
+        if target is None:
             return match[0]
-        links.append((address, match[1]))
+        links.append((target, match[1]))
+        return match[1]
+
+    def address(match: re.Match[str]) -> str:
+        links.append((match[1], match[1]))
         return match[1]
 
     headings = [match for match in (_MD_HEADING.search(text), _UNDERLINED.search(text)) if match]
     body = _MD_DEFINITION.sub("", text)
     body = _MD_REFERENCE.sub(reference, _MD_INLINE.sub(inline, body))
-    body = _AUTOLINK.sub(lambda match: inline_address(match, links), body)
+    body = _AUTOLINK.sub(address, body)
     body = _MD_SIGNS.sub("", body)
     title = min(headings, key=lambda match: match.start())[1] if headings else _first_line(body)
     return Markup(_MD_SIGNS.sub("", title), body, links)
@@ -79,12 +83,6 @@ def restructured(text: str) -> Markup:
     body = _RST_TARGET.sub("", text)
     body = _RST_NAMED.sub(named, _RST_LINK.sub(embedded, body))
     return Markup(heading[1] if heading else _first_line(body), body, links)
-
-
-def inline_address(match: re.Match[str], links: list[tuple[str, str]]) -> str:
-    """Add a bare ``<address>`` to the links with itself as the anchor, and keep the address in the text."""
-    links.append((match[1], match[1]))
-    return match[1]
 
 
 def _first_line(text: str) -> str:

@@ -37,7 +37,7 @@ def search(
     """Search the web index: pages with all the words, best first."""
     output = outputs.current()
     words = " ".join(query)
-    path = _existing(index, Path(DEFAULT_PATH))
+    path = _existing(index)
     found = ranked(words, limit, index=open_index(path))
     lines = [result_text(place, result) for place, result in enumerate(found, 1)]
     output.result(
@@ -68,7 +68,8 @@ def result_text(place: int, result: Result, width: int | None = None) -> Text:
     return Text.assemble(text, "\n    ", snippet) if snippet else text
 
 
-def _existing(index: Path | None, default: Path) -> Path:
+def _existing(index: Path | None) -> Path:
+    default = Path(DEFAULT_PATH)
     candidates = [index] if index is not None else [default, default.parent / "demo" / default.name]
     for path in candidates:
         if path.is_file():

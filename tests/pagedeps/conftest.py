@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import percolator_core as percolator
-from observers.pagedeps.checker import Violation, check, needless
+from observers.pagedeps.checker import check, needless
+from observers.webindex.checker import Violation
 from percolator_core import Cell, Chain, Database, Worker
 from percolator_core.worker import Counts
 from schemas.pagedeps import Made

@@ -56,8 +56,10 @@ class Change:
 
 
 def plan(crawl: Crawl, index: ServingIndex, run: int) -> list[Change]:
-    """Return the changes of the run with this number; each run has others, and few documents give fewer."""
-    # The same documents and the same run give the same changes, so that a run can be repeated.
+    """Return the changes of the run with this number; a small corpus gives fewer changes.
+
+    Each run has different changes; the same documents and the same run give the same changes.
+    """
     chance = random.Random(f"{crawl.state.corpus} {run}")
     return _Planner(crawl, index, chance).plan(run)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "documents"
 MANY: Final = 200
-"""Results among which a page is searched."""
+"""The most results in which a page is looked for."""
 
 _SHOWN_SECONDS: Final = 30.0
 _IDLE_SECONDS: Final = 120.0
