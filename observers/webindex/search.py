@@ -39,12 +39,12 @@ _STATEMENT: Final = """
 SELECT p.url, w.title, w.anchors, p.rank, p.size, bm25(words, ?, ?, ?, ?) AS fit, w.rowid
 FROM words w JOIN postings p ON p.id = w.rowid WHERE words MATCH ? ORDER BY fit LIMIT ?
 """
-_SNIPPET: Final = "SELECT snippet(words, 3, ?, ?, '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
+_SNIPPET: Final = "SELECT snippet(words, 3, '**', '**', '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A found page. A higher ``score`` is better; ``snippet`` is text with the found words marked.
+    """A found page. A higher ``score`` is better; ``snippet`` is text with the found words in ``**``.
 
     ``size`` is the number of pages in its cluster: itself, duplicates, and pages that redirect to it.
     """
@@ -62,30 +62,22 @@ def search(
     limit: int = 10,
     *,
     index: ServingIndex | None = None,
-    prefix: bool = False,
-    marks: tuple[str, str] = ("**", "**"),
 ) -> list[Result]:
     """Return pages with all words of ``query``, or, if there are none, pages with any of the words.
 
-    A query has no syntax. ``prefix``: the last word may be the beginning of a word.
+    A query has no syntax.
     """
     index = index or open_index()
     words = _WORD.findall(query)[:MAX_WORDS]
     if not words or limit < 1:
         return []
-    for match in (_expression(words, " ", prefix=prefix), _expression(words, " OR ", prefix=prefix)):
+    # FTS5 reads quoted words as text. A word contains no quote, so nothing needs escaping.
+    quoted = [f'"{word}"' for word in words]
+    for match in (" ".join(quoted), " OR ".join(quoted)):
         found = index.query(_STATEMENT, (*WEIGHTS, match, max(CANDIDATES, limit)))
         if found:
-            return _best(index, _scored(found, words), limit, match, marks)
+            return _best(index, _scored(found, words), limit, match)
     return []
-
-
-def _expression(words: list[str], joint: str, *, prefix: bool) -> str:
-    """Return an FTS5 expression of quoted words; a word contains no quote, so nothing needs escaping."""
-    quoted = [f'"{word}"' for word in words]
-    if prefix:
-        quoted[-1] += "*"
-    return joint.join(quoted)
 
 
 def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[Result, int]]:
@@ -121,18 +113,12 @@ def _plain(text: str) -> str:
     return " ".join(_PLAIN_WORD.findall(text.lower()))
 
 
-def _best(
-    index: ServingIndex,
-    scored: list[tuple[Result, int]],
-    limit: int,
-    match: str,
-    marks: tuple[str, str],
-) -> list[Result]:
+def _best(index: ServingIndex, scored: list[tuple[Result, int]], limit: int, match: str) -> list[Result]:
     results: dict[str, Result] = {}
     for result, identity in scored:
         # While a page moves between two clusters, the two clusters may show it for a short time.
         if result.url not in results:
-            rows = index.query(_SNIPPET, (*marks, match, identity))
+            rows = index.query(_SNIPPET, (match, identity))
             results[result.url] = replace(result, snippet=rows[0][0]) if rows else result
         if len(results) == limit:
             break

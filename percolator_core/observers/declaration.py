@@ -102,7 +102,7 @@ def _modules(value: object) -> list[Any]:
 
 
 def _some_tables(tables: dict[str, TableDeclaration], info: ValidationInfo) -> dict[str, TableDeclaration]:
-    # Invalid schemas are not in the data; then only they are reported.
+    # If the schemas are invalid, the data does not have them, and only that problem is reported.
     if not tables and info.data.get("schemas") == ():
         raise PydanticKnownError(
             "too_short", {"field_type": "Dictionary", "min_length": 1, "actual_length": 0}

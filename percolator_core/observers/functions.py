@@ -96,7 +96,7 @@ def _hidden_by(missing: str) -> str:
     for folder in reversed(place.parents[:-1]):
         other = getattr(sys.modules.get(".".join(folder.parts)), "__file__", None)
         if other is not None and Path(other).parent.resolve() != folder.resolve():
-            first = "has no __init__.py: add one, an empty file will do"
+            first = "has no __init__.py: add one, an empty file is enough"
             if (folder / "__init__.py").exists():
                 first = "did not exist at the time of that import: start a new process"
             return f"; {other} hides the folder {folder.resolve()}, which {first}"

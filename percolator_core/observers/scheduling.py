@@ -250,7 +250,7 @@ class ObserveDeclaration(DagDeclaration):
     )
     schedule: Schedule = Field(None, description="Additional runs, even if no dirty cell was noticed.")
     watch: StrictBool = Field(
-        True, description="It starts within seconds after cells become dirty, if no worker runs."
+        True, description="The DAG starts within seconds after cells become dirty, if no worker runs."
     )
     remind: Length = Field(
         30.0,

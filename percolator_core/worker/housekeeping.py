@@ -132,8 +132,8 @@ class Housekeeping:
         if self._plan.partitioned and self._plan.own is None and self._registration.name in names:
             mine = names.index(self._registration.name)
             self.own = frozenset(range(mine, self._dirty.tablets, len(names)))
-        # The digest is empty if the activation of another chain has broken off. Then no other worker will end
-        # the rolling start.
+        # The digest is empty if the activation of another chain was interrupted. Then no other worker will
+        # end the rolling start.
         mine_is_new = now_active.digest in ("", self._chain.digest)
         if mine_is_new and now_active.beside and len(same) == len(workers):
             self._end_rolling_start()

@@ -30,7 +30,7 @@ from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
 
 IDLE_PAUSE: Final = 1.0
-"""Seconds between two claims while no pushed message wakes the worker: the backstop of the push."""
+"""Seconds between two claims while no pushed message wakes the worker: a pushed message may be lost."""
 
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.1

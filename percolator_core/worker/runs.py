@@ -57,7 +57,7 @@ class RunTimes:
 
     def take(self, run: EndedRun) -> None:
         """Count one run."""
-        # A collapsed run calls no observer and takes next to no time.
+        # A collapsed run calls no observer and takes almost no time.
         if run.outcome != "collapsed":
             with self._taking:
                 self._times[run.observer].add(run.seconds)

@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TICK: Final = 0.02
 
 _AGAIN: Final = 0.5
-"""Seconds between two exceptions raised in a thread, which may take time to handle one, or swallow it."""
+"""Seconds between two exceptions raised in a thread: it may need time for the first one, or suppress it."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""

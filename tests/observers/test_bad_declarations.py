@@ -404,7 +404,7 @@ def test_a_package_elsewhere_that_hides_the_projects_folder_is_named(
     (project.top / "app" / "deep").mkdir(parents=True)
     (project.top / "app" / "deep" / "steps.py").write_text("def process(t, cell): pass\n")
     project.observer("parse", "observe: documents.contents", function="app.deep.steps:process")
-    which = "has no __init__.py: add one, an empty file will do"
+    which = "has no __init__.py: add one, an empty file is enough"
     if kind == "imported before":
         assert importlib.import_module("app").__file__ == str(other)
         (project.top / "app" / "__init__.py").touch()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from html import escape
 from typing import Final
 
@@ -26,27 +26,15 @@ _LINES: Final = (39.0, 56.0, 73.0)
 """The y coordinates of the lines below the name."""
 
 
-class _Layouts:
-    """A cache of layouts: placing the boxes of a large chain takes a while."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[Chain, Drawing]] = {}
-
-    def of(self, chain: Chain) -> Drawing:
-        with self._lock:
-            known = self._known.get(str(chain.path))
-            if known is None or known[0] is not chain:
-                known = self._known[str(chain.path)] = (chain, lay_out(chain.graph, _OBSERVER_SIZE))
-            return known[1]
-
-
-_layouts: Final = _Layouts()
+@lru_cache(maxsize=100)
+def _layout(chain: Chain) -> Drawing:
+    """Place the boxes of a chain, which takes a while if the chain is large."""
+    return lay_out(chain.graph, _OBSERVER_SIZE)
 
 
 def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Markup:
     """Draw the chain's graph; each observer has its figures, and each box is a link."""
-    drawing = _layouts.of(chain)
+    drawing = _layout(chain)
 
     def link(box: Box) -> BoxLink:
         if box.attributes["kind"] == "observer":
@@ -59,7 +47,7 @@ def draw(chain: Chain, standings: Mapping[str, Standing], links: Links) -> Marku
 
     made = parts(drawing, link)
     left, top, width, height = made.view
-    # Everything in it that people wrote was escaped by `parts` and by `_observer`.
+    # `parts` and `_observer` have escaped all text that people wrote.
     return Markup(  # noqa: S704
         f'<svg class="chain" role="group" aria-label="The chain as a drawing" width="{width:.0f}" '
         f'height="{height:.0f}" viewBox="{left:.0f} {top:.0f} {width:.0f} {height:.0f}">{made.body}</svg>'

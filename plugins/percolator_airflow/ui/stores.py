@@ -28,7 +28,7 @@ _LOOK: Final = 15.0
 """Seconds after which the connection is read from Airflow again."""
 
 _AGAIN: Final = 5.0
-"""Seconds after which one page tries a store that did not answer again.
+"""Seconds until one page tries a store again, after the store did not answer.
 
 Pages that wait occupy threads, and Airflow's API server has few threads for all users.
 """

@@ -57,7 +57,7 @@ def show(definition: TableDefinition, column: str, value: bytes | None, longest:
     found = None if kind == "str" else _as_json(value, longest)
     if found is not None:
         return found
-    text = as_text(value[: 4 * longest], cut=len(value) > 4 * longest)
+    text = _as_text(value, longest)
     if text is None:
         return _dump(value, longest)
     return Shown("text", visible(text[:longest]), len(value), len(text) > longest or len(value) > 4 * longest)
@@ -71,7 +71,7 @@ def show_line(definition: TableDefinition, column: str, value: bytes | None, lon
     if definition.is_typed and kind not in {"bytes", "str", "json"}:
         line = show_typed(definition, column, decoded(definition, column, value))
         return Shown("text", line[:longest], len(value), len(line) > longest)
-    text = as_text(value[: 4 * longest], cut=len(value) > 4 * longest)
+    text = _as_text(value, longest)
     if text is None:
         return Shown("bytes", value[: longest // 4].hex(" "), len(value), len(value) > longest // 4)
     line = visible(" ".join(text.split()))
@@ -83,12 +83,14 @@ def decoded(definition: TableDefinition, column: str, value: bytes) -> Any:
     return column_type(definition.by_name[column].type).decode(value)
 
 
-def as_text(data: bytes, *, cut: bool = False) -> str | None:
-    """Decode text; None if the bytes are not text. If ``cut``, they may end within a character."""
+def _as_text(value: bytes, longest: int) -> str | None:
+    """Decode the beginning of a text: ``longest`` characters or more; None if the bytes are not text."""
+    data = value[: 4 * longest]
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        if not cut or error.start < len(data) - 4:
+        # The cut may be within a character.
+        if len(data) == len(value) or error.start < len(data) - 4:
             return None
         text = data[: error.start].decode()
     # Control characters other than white space show that the bytes are not text.
