@@ -104,13 +104,6 @@ class PercolatorHook(BaseHook):
         except PercolatorError as error:
             return False, str(error)
 
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return the labels of Airflow's form for connections, for releases that ask the hook for them."""
-        from percolator_airflow.provider import FIELD_BEHAVIOUR
-
-        return {name.replace("-", "_"): value for name, value in FIELD_BEHAVIOUR.items()}
-
     def _read(self, found: AirflowConnection | None) -> StoreConnection:
         if found is None:
             raise ConfigurationError(

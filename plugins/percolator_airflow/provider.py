@@ -9,7 +9,7 @@ from typing import Any, Final
 
 INTEGRATION: Final = "Percolator"
 
-FIELD_BEHAVIOUR: Final[dict[str, Any]] = {
+_FIELD_BEHAVIOUR: Final[dict[str, Any]] = {
     "hidden-fields": [],
     "relabeling": {"host": "Store URL or host", "schema": "Database number", "login": "User"},
     "placeholders": {
@@ -61,7 +61,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-class-name": f"{here}.hook.PercolatorHook",
                 "hook-name": "Percolator",
                 "conn-fields": _FIELDS,
-                "ui-field-behaviour": FIELD_BEHAVIOUR,
+                "ui-field-behaviour": _FIELD_BEHAVIOUR,
             }
         ],
         "hooks": [{"integration-name": INTEGRATION, "python-modules": [f"{here}.hook"]}],

@@ -3,9 +3,7 @@
 The documents, the store and the index stay in a folder; a second run loads only changes.
 """
 
-from observers.webindex.demo.changes import Change
-from observers.webindex.demo.report import Report
 from observers.webindex.demo.show import Show
 from observers.webindex.demo.story import Settings, run
 
-__all__ = ["Change", "Report", "Settings", "Show", "run"]
+__all__ = ["Settings", "Show", "run"]

@@ -191,6 +191,3 @@ class Offload:
         child.hang_up()
         with self._lock:
             self._every.discard(child)
-
-
-__all__ = ["Offload", "RunLost"]
