@@ -22,6 +22,7 @@ from percolator_core.crew.messages import (
     read_times,
 )
 from percolator_core.errors import PercolatorError
+from percolator_core.runtime.exit import ending_of
 from percolator_core.runtime.histogram import Histogram
 from percolator_core.runtime.log import Log
 from percolator_core.worker import Counts
@@ -132,13 +133,7 @@ class Process:
 
     def ending(self) -> str:
         """Return the exit code or the signal as text: ``exit code 1``, ``SIGKILL``."""
-        code = self.returncode
-        if code >= 0:
-            return f"exit code {code}"
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"signal {-code}"
+        return ending_of(self.returncode)
 
     def kill(self) -> None:
         """Kill the process."""

@@ -1,4 +1,4 @@
-"""Ends a process although threads of observers still run.
+"""Ends a process although threads of observers still run, and names the ends of child processes.
 
 At its end, the interpreter waits for every thread of a pool, however long the thread blocks. The worker has
 given back the leases of such threads before, so no run is lost: the run of the thread does not commit. If it
@@ -8,6 +8,7 @@ does commit, no other run can commit for the same change, because the acknowledg
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -36,6 +37,16 @@ def end_process(code: int) -> None:
         except (OSError, ValueError):
             pass  # the reader has ended, or the stream is closed
     os._exit(code)
+
+
+def ending_of(code: int) -> str:
+    """Return the exit code of a process or, for a negative code, its signal: ``exit code 1``, ``SIGKILL``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _observer_threads() -> list[threading.Thread]:

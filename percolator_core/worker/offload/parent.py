@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from percolator_core.database import Database
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
+from percolator_core.runtime.exit import ending_of
 from percolator_core.runtime.log import Log
 from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
 
@@ -80,7 +80,7 @@ class _Child:
         try:
             self._pipe.send(message)
         except OSError:
-            raise RunLost(self._cause_of_death()) from None
+            raise self._died() from None
 
     def _receive(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> Up | Done:
         seconds, since = START, time.monotonic()
@@ -105,14 +105,12 @@ class _Child:
             if self._pipe.poll(max(0.0, since + seconds - time.monotonic())):
                 return self._pipe.recv()
         except (EOFError, OSError):
-            raise RunLost(self._cause_of_death()) from None
+            raise self._died() from None
         self.kill()
         raise RunLost(f"the process {what} within {seconds:g} s, and was killed")
 
-    def _cause_of_death(self) -> str:
-        code = self.process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return f"the process that ran the observer died: {how}"
+    def _died(self) -> RunLost:
+        return RunLost(f"the process that ran the observer died: {ending_of(self.process.wait())}")
 
 
 def _error_of(message: Broken) -> PercolatorError:
