@@ -143,7 +143,7 @@ def test_names_that_cannot_be(db: Database) -> None:
     chain = passing()
     with pytest.raises(ConfigurationError, match=r"no observer 'fist', 'x': it has first, second, third"):
         Worker(db, chain, observers=["x", "first", "fist"])
-    with pytest.raises(ValueError, match="names none"):
+    with pytest.raises(ValueError, match="observers is empty"):
         Worker(db, chain, observers=[])
     with pytest.raises(ValueError, match=r"\['first'\], not 'first'"):
         Worker(db, chain, observers="first")
