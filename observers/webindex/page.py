@@ -83,7 +83,7 @@ def is_page(row: bytes) -> bool:
 def parse(url: str, contents: bytes, content_type: str | None = None, redirect: str | None = None) -> Page:
     """Parse the document at ``url``. A ``redirect`` (absolute or relative) overrides the contents.
 
-    No content raises an error: junk is a page without text.
+    It never raises an error: junk is a page without text.
     """
     if redirect is not None and redirect.strip():
         target = resolve(url, redirect) or normalise(redirect)

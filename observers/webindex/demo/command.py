@@ -38,7 +38,9 @@ Fresh = Annotated[bool, typer.Option("--fresh/--keep", help="Start over, or keep
 Folder = Annotated[
     Path | None,
     typer.Option(
-        help="The folder for documents, store and index. Default: .percolator/demo.", show_default=False
+        help="The folder for documents, store and index. Default: .percolator/demo, or with --docs a folder "
+        "of its own beside it.",
+        show_default=False,
     ),
 ]
 Picture = Annotated[
