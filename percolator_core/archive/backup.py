@@ -244,7 +244,7 @@ class _Run:
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
     """Return the cells of a row that garbage collection would keep, so that a collection changes no row set.
 
-    Left out are deletions that all observers have processed, and acknowledgements of cells that are gone.
+    A collection drops deletions that all observers have processed, and acknowledgements of dropped cells.
     """
     weak = {column.encode() for column in handle.definition.notify_only}
     cells = {
