@@ -33,7 +33,7 @@ from percolator_core.scripts import calls
 from percolator_core.store import Store
 
 GRACE: Final = 3600.0
-"""Seconds for which files stay that no manifest names any more: a reader may have an earlier manifest."""
+"""Seconds for which files stay after no manifest names them: a reader may have an earlier manifest."""
 
 _STEP_CELLS: Final = 1000
 _STEP_BYTES: Final = 1 << 20

@@ -28,8 +28,8 @@ _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since: float) -> int:
     """Remove the files of a tablet that no reader needs; return the number of removed files.
 
-    ``reference`` is that of the valid manifest. The files of this manifest stay, the files of manifests that
-    were replaced after ``since`` (seconds since 1970), and all files that were written after ``since``.
+    ``reference`` is that of the valid manifest. Three kinds of files stay: files of the valid manifest, files
+    of manifests that were replaced after ``since`` (seconds since 1970), and files written after ``since``.
 
     Raises:
         BaseDamaged: the valid manifest is missing or damaged.
@@ -58,7 +58,7 @@ def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since:
 def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
     """Yield the names of the manifests that were replaced at or after ``since``.
 
-    A manifest is replaced by the one with the next number, after the file of the next one was written.
+    Manifest n is replaced by manifest n + 1, after the file of manifest n + 1 was written.
     """
     numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
     written: dict[int, float] = {}

@@ -123,7 +123,7 @@ def _words(array: pa.Array, is_float: bool) -> Callable[[int], bytes]:
 
     def read(position: int) -> bytes:
         word = words[position]
-        # The inverse of `ColumnType.encode`, which has encoded the values: there is one zero and one NaN.
+        # As `ColumnType.encode`. The column was made of encoded values, so it has one zero and one NaN.
         return (word ^ (_ALL if is_float and word & _SIGN else _SIGN)).to_bytes(8, "big")
 
     return read

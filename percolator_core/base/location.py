@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -84,7 +84,7 @@ class Location:
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
-        """Write the file ``name`` in a ``with`` statement; at its end the file is complete and on disk.
+        """Write the file ``name`` in a ``with`` statement; after the statement it is complete and on disk.
 
         Folders in ``name`` are created. After an exception the incomplete file is removed. If it cannot be
         removed, maintenance removes it later, since no manifest names it.
@@ -165,19 +165,13 @@ class Location:
 
     def remove(self, name: str) -> None:
         """Remove a file; do nothing if there is none. Raises StoreUnavailable."""
-        with self._reported("remove", name):
-            try:
-                self._file_system.delete_file(self._at(name))
-            except FileNotFoundError:
-                pass
+        with self._reported("remove", name), suppress(FileNotFoundError):
+            self._file_system.delete_file(self._at(name))
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder with all its files; do nothing if there is none. Raises StoreUnavailable."""
-        with self._reported("remove", folder):
-            try:
-                self._file_system.delete_dir(self._at(folder))
-            except FileNotFoundError:
-                pass
+        with self._reported("remove", folder), suppress(FileNotFoundError):
+            self._file_system.delete_dir(self._at(folder))
 
     def check(self) -> None:
         """Check that files can be written, found, read and removed here.
@@ -218,11 +212,10 @@ class Location:
 
     def _discard(self, stream: Any, path: str) -> None:
         """End the upload of an incomplete file, then remove the file."""
-        for remove in (stream.close, lambda: self._file_system.delete_file(path)):
-            try:
-                remove()
-            except OSError:
-                pass  # on a full disk the rest of the buffer cannot be written
+        with suppress(OSError):  # on a full disk the rest of the buffer cannot be written
+            stream.close()
+        with suppress(OSError):
+            self._file_system.delete_file(path)
 
     @contextmanager
     def _reported(self, action: str, name: str) -> Iterator[None]:

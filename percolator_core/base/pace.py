@@ -15,7 +15,7 @@ ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
 _SHORTER: Final = 4
-"""The rows of a step are divided by this number if other clients have a share: commits wait for each step."""
+"""The factor by which steps are shorter if other clients have a share: a commit waits until a step ends."""
 
 
 class Pace:

@@ -141,7 +141,7 @@ class RowSetReader:
         return found
 
     def values(self, group: int, names: Sequence[str]) -> Mapping[str, Values]:
-        """Return the same columns as `columns`, for reads of single values; ``names`` lacks the keys.
+        """Return the same columns as `columns`, except the keys, for reads of single values.
 
         Columns that are not in the cache are read together. Raises as `find`.
         """

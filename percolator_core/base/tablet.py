@@ -63,7 +63,7 @@ class TabletBase:
 
     @cached_property
     def held_only(self) -> TabletBase:
-        """The same base for a caller that must not wait for files: instead of a read it raises NotHeld."""
+        """The same base for callers that must not wait: it raises NotHeld instead of reading a file."""
         cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
         return TabletBase(self.definition, self.location, self.manifest, cache)
 

@@ -1,4 +1,4 @@
-"""Find rows by the value of a column. The index is a table that is changed by the transactions of the data.
+"""Find rows by the value of a column. The index is a table; transactions that change the data also change it.
 
 Each row with the column has an *entry*: a row of the index's table, with the value and the data's row as its
 key. The encoding is unique, and entries sort by value, then by row. A transaction that sets a cell through

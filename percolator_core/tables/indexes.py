@@ -1,4 +1,4 @@
-"""Secondary indexes of typed tables. An index is a table that is changed by the transactions of the data.
+"""Secondary indexes of typed tables. An index is a table; transactions that change the data also change it.
 
 Each row with a value in the indexed column has an *entry* in the index; null has no entry. In a plain index,
 the key of an entry consists of the value and the row's key, and the entry has no columns. A hash of only the

@@ -196,7 +196,7 @@ class Prefetch:
     def extra_of_run(
         self, handle: TableHandle, row: bytes, columns: Sequence[bytes], room: int
     ) -> Sequence[ColumnFields]:
-        """The columns to add to the first read of a run: of encoded ``columns``, with the acknowledgement."""
+        """The columns to add to a run's first read; it reads the encoded ``columns`` in any case."""
         if self._begin(handle, row, handle):
             # The observed column counts as prefetched, because the run has not read it yet.
             known = [handle.fields(one) for one in columns if not is_internal(one)]

@@ -17,7 +17,7 @@ UNREAD: Final[Any] = object()
 
 
 class RowRead:
-    """Cells of one row that one command reads: ``columns`` that were asked for, and ``extra`` by prefetch.
+    """Cells of one row that one command reads: the requested ``columns``, and ``extra`` ones for prefetch.
 
     ``positions`` has, for each of the ``columns``, the index of its value in the caller's list. ``brought``
     has the version and the lock of each extra column. ``base`` is as `base_below` returns it.

@@ -60,7 +60,8 @@ class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
     ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step fetches
-    at most so many bytes of each value, but `OtherReads` whole values. ``more`` is False after the last step.
+    at most so many bytes of each value, but `OtherReads` fetches whole values. ``more`` is False after the
+    last step.
     """
 
     __slots__ = (
@@ -184,7 +185,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell of a reply: a list of its version, an empty list, or, if a lock blocks it, of two."""
+        """Add a cell: a list of its version, an empty list, or a list of two if a lock blocks the read."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value

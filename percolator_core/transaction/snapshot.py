@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -103,10 +104,8 @@ class Snapshot(CellReads):
 
     def _unpin_unawaited(self) -> None:
         """Unpin without waiting. A lost unpin delays garbage collection until the client ends."""
-        try:
+        with suppress(PercolatorError):
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
-        except PercolatorError:
-            pass
 
     def get(  # noqa: C901 - in line, because most reads take this path
         self, table: str, row: str | bytes, column: str
