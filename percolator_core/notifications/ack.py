@@ -37,8 +37,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
             return None
         timestamp = observed.commit_ts
     transaction.write(lease.table, lease.row, acked, (PUT, value))
-    column = transaction.handle_of(lease.table).decode(lease.column)
-    return Cell(lease.table, lease.row, column, timestamp)
+    return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:

@@ -123,6 +123,10 @@ class Transaction(Snapshot, TypedWrites):
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
+    def column_name(self, table: str, column: bytes) -> str:
+        """The name of an encoded column."""
+        return self._handles[table].decode(column)
+
     def write(self, table: str, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column, such as an acknowledgement."""
         self.put(self._handles[table], row, column, write)
