@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import xxhash
-
 _SALTS: Final = (
     0x47B6137B,
     0x44974D91,
@@ -35,16 +33,20 @@ class BloomFilter:
     the bits is a power of two. So the bits are the longest end of ``packed`` whose size is a power of two.
     """
 
-    __slots__ = ("_bits", "_blocks")
+    __slots__ = ("_bits", "_blocks", "_digest")
 
     def __init__(self, packed: bytes) -> None:
+        # Of an extra, and a client without a base also imports this module.
+        from xxhash import xxh64_intdigest
+
+        self._digest = xxh64_intdigest
         size = 1 << (len(packed).bit_length() - 1)
         self._bits = packed[len(packed) - size :]
         self._blocks = size // _BLOCK
 
     def may_have(self, value: bytes) -> bool:
         """Return False if the column certainly does not have the value."""
-        mixed = xxhash.xxh64_intdigest(value)
+        mixed = self._digest(value)
         at = ((mixed >> 32) * self._blocks >> 32) * _BLOCK
         key = mixed & _MASK
         bits = 0
