@@ -17,6 +17,7 @@ PACKAGE: Final = "percolator-core"
 
 _EXTRAS: Final = {
     "spark": (("pyspark", "pyarrow", "pandas", "fastwarc"), "bulk loads with Spark"),
+    "base": (("numpy", "pyarrow", "xxhash"), "tables larger than memory, backups and Arrow"),
     "publish": (("deltalake",), "tables for other programs"),
     "webindex": (("selectolax", "charset-normalizer"), "the web index and the demo"),
     "plot": (("matplotlib",), "the figures of the benchmarks"),
