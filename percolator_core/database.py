@@ -33,7 +33,7 @@ from percolator_core.transaction.transaction import Transaction
 T = TypeVar("T")
 
 MAX_LOCK_TTL = 86_400.0
-"""Seconds."""
+"""The greatest ``lock_ttl`` of `connect`, in seconds."""
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
@@ -50,7 +50,7 @@ def connect(
     timeout: float = 10.0,
     durability: Durability | str | None = None,
 ) -> Database:
-    """Connect to a store. The server of an ``embedded:`` store is started unless it runs.
+    """Connect to a store. If the server of an ``embedded:`` store does not run, start it.
 
     Args:
         url: ``embedded:FOLDER``, ``redis://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``;
@@ -87,7 +87,7 @@ def connect(
 
 
 class Database(Maintenance, Publishing):
-    """A connection to the tables of one namespace, for all threads. A context manager that closes it."""
+    """A connection to the tables of one namespace. All threads may use it; a ``with`` statement closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
         self.client = client
@@ -97,7 +97,7 @@ class Database(Maintenance, Publishing):
         self._arguments = arguments
 
     def connect_arguments(self) -> dict[str, Any]:
-        """The arguments with which `connect` makes an equal connection. The URL has its password.
+        """Return arguments for `connect` that give an equal connection. The URL contains the password.
 
         Pass them only to a process of the same user, through a pipe that no other process reads.
         """
@@ -106,12 +106,12 @@ class Database(Maintenance, Publishing):
 
     @property
     def store(self) -> Store:
-        """The store behind it."""
+        """The store that holds the tables."""
         return self.client.store
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog behind it."""
+        """The catalog of the namespace."""
         return self.client.catalog
 
     @property
@@ -142,8 +142,9 @@ class Database(Maintenance, Publishing):
         Raises:
             ConfigurationError: the definition is impossible, or the table exists with another one.
             TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name instead of a
-            list, or one of the two is given with a model. LockTimeout: the unfinished drop of an earlier
-            table waits for a transaction; create it later.
+                list, or one of the two is given with a model.
+            LockTimeout: an earlier table of that name is still being dropped, and the drop waits for a
+                transaction; create the table later.
         """
         if isinstance(notify_only, str):
             raise TypeError(f"notify_only is a list of columns, not str: write [{notify_only!r}]")
@@ -153,7 +154,7 @@ class Database(Maintenance, Publishing):
             self.create_defined(TableDefinition(name, tablets, columns))
             return
         if tablets is not None or columns:
-            raise TypeError("tablets and notify_only are for raw tables: a model has its own, in partition")
+            raise TypeError("tablets and notify_only are for raw tables: leave them out for a model")
         self.create_defined(definition_of(name))
 
     def create_defined(self, definition: TableDefinition) -> None:
@@ -180,7 +181,7 @@ class Database(Maintenance, Publishing):
 
         Raises:
             UnknownTable, UnknownColumn: no such table or column.
-            ConfigurationError: the column is part of the key, has an index, or is watched by an active
+            ConfigurationError: the column is part of the key, has an index, or is observed by an active
             observer.
             LockTimeout: a transaction is still committing to the table; drop the column again later.
             StoreUnavailable: the store does not answer; drop the column again. UnknownColumn then means that

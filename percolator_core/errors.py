@@ -6,7 +6,7 @@
     ├── ConfigurationError        a declaration, URL, server setting or version that cannot work
     │   └── CyclicChain           observers that would wake each other for ever
     ├── UnknownTable, UnknownColumn
-    ├── RowExists, RowNotFound    a row of a typed table exists already, or does not: nothing was written
+    ├── RowExists, RowNotFound    a row of a typed table exists already, or is missing: nothing was written
     ├── TransactionConflict       aborted, nothing written: run it again
     │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
     ├── LockTimeout               a reader has waited too long for a live lock
@@ -85,7 +85,7 @@ class RowExists(PercolatorError):
 
 
 class RowNotFound(PercolatorError):
-    """No row with that primary key exists to update: use insert or upsert.
+    """The table has no row with that primary key: use insert or upsert.
 
     The update is not buffered, and the transaction may go on.
     """
@@ -170,7 +170,7 @@ class StoreUnavailable(PercolatorError):
 class BaseDamaged(PercolatorError):
     """A file of a table's columnar base is missing or damaged: restore it from a backup.
 
-    No answer is given that would leave out its rows.
+    A read that needs the file fails: it never returns a result without the rows of the file.
     """
 
     def __init__(self, url: str, file: str, reason: str) -> None:
@@ -184,7 +184,7 @@ class BaseDamaged(PercolatorError):
 
 
 def of_another_process(it: str) -> PercolatorError:
-    """The error of a forked child that uses a transaction, snapshot or request of its parent."""
+    """Return the error of a forked child that uses a transaction, snapshot or request of its parent."""
     return PercolatorError(
-        f"the {it} was begun by another process, from which this one was forked: begin one of your own here"
+        f"the {it} belongs to the process from which this one was forked: begin a new one here"
     )

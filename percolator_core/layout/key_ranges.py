@@ -13,7 +13,7 @@ KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
 def scan_bounds(
     start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """Return ``(low, high)`` of a scan: ``low`` is inclusive, ``high`` exclusive, None for no upper bound."""
+    """Return the bounds of a scan: ``low`` is inclusive, ``high`` is exclusive, None for no upper bound."""
     low = row_bytes(start) if start is not None else b""
     high = row_bytes(stop) if stop is not None else None
     if prefix is not None:

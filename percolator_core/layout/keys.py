@@ -19,18 +19,18 @@ the last part of its key.
     {ns:table:7}tries:<obs>  hash   cell -> failed attempts
     {ns:table:7}failed:<obs> hash   cell -> quarantine record
     {ns:table:7}sync         string written before WAIT and WAITAOF; it expires after a millisecond
-    {ns:table:0}attempts     hash   client of a task of a load into the table -> the load's driver
+    {ns:table:0}attempts     hash   client that runs a task of a load into the table -> the load's driver
     {ns:table:7}wake         channel a message, the observer's name, wakes idle workers
     {ns}format               string the format of the data
-    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> its run id
-                                    and replication id, or the history of an embedded one; floor -> the
-                                    timestamp of the last failover; id -> a random name, once a table was
-                                    published
+    {ns}oracle               hash   last -> newest timestamp; limit -> high-water mark; server -> the run id
+                                    and replication id of its server, or the history of an embedded server;
+                                    floor -> the timestamp of the last failover; id -> a random name, from the
+                                    first publication of a table on
     {ns}catalog              hash   table -> its entry, as JSON: definition, version, the pending schema
                                     change; 0xFF -> the number of changes, from which versions are taken
     {ns}chain                hash   digest, observers: of the chain that was activated last; beside -> digests
                                     of other chains whose workers may go on (during an activation this can
-                                    include its own chain); observed -> the observers of each column
+                                    include the chain to activate); observed -> the observers of each column
                                     by table, as JSON, for the tablets of a new table;
                                     activation -> the number of the newest activation;
                                     restoring -> the backup, until its restore has ended
@@ -288,7 +288,7 @@ class Keyspace:
         return self.prefix[:-1] + b":*wake"
 
     def client(self, owner: bytes) -> bytes:
-        """The liveness token of a client (paper, section 2.2: the token in the lock service)."""
+        """The key of a client's liveness token (paper, section 2.2: the token in the lock service)."""
         return self.prefix + b"client:" + owner
 
 

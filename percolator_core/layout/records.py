@@ -49,7 +49,7 @@ VALUE: Final = slice(VERSION_HEADER, None)
 """Slice of the value in a packed version."""
 
 pack_timestamp = struct.Struct(">Q").pack
-"""Pack a timestamp as in a version: a packed version compares as less than a higher packed timestamp."""
+"""Pack a timestamp as in a version. So a version is less than, as bytes, any packed later timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Version(NamedTuple):
     def is_of_base(self) -> bool:
         """True if the table's base has the version, or had it before the base was taken away.
 
-        The base does not know when a transaction began. A commit in the store is later than its start.
+        The base records no start timestamps: such a version has its commit timestamp twice. In the store, the
+        start timestamp is below the commit timestamp.
         """
         return self.start_ts == self.commit_ts
 
@@ -130,9 +131,10 @@ def value_of(version: bytes | None) -> bytes | None:
 def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
     """Return True if a cell's newest version and lock settle the read of a snapshot (paper, figure 6).
 
-    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's standing
-    was read after the cell and makes a missing version an answer. A lock may still commit below the snapshot,
-    and a version above the snapshot hides an older one: both need another request.
+    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's
+    standing, read after the cell, shows that no version was dropped or collected (`TableHandle.standings`). A
+    lock may still commit below the snapshot, and a version above the snapshot hides an older one: both need
+    another request.
     """
     return lock is None and (stands if version is None else version < limit)
 

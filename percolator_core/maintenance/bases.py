@@ -1,6 +1,6 @@
 """The maintainer of columnar bases: it flushes cold rows, compacts row sets, and removes files.
 
-A maintainer may stop at any point, and several may run at once. A lease keeps two of them from working at the
+A maintainer may stop at any point, and several may run at once. A lease keeps two of them from working on the
 same tablet. If both do so nevertheless, the store accepts the manifest of one and refuses that of the other.
 """
 
@@ -40,7 +40,7 @@ LEASE: Final = 30.0
 """Seconds after which the lease of a maintainer ends, if it has died."""
 
 SHORTEST_KEEP: Final = 10.0
-"""Seconds: younger rows do not move because of `BaseRule.memory`, so younger transactions are not refused."""
+"""Seconds. `BaseRule.memory` moves no row that was changed later, so no younger transaction is refused."""
 
 _AT_ONCE: Final = 100
 """Tablets in one request."""
@@ -140,7 +140,7 @@ class BaseMaintainer:
             return TableFlushed(0, 0, time.monotonic() - begun)
         weights = dict(zip(numbers, self._weigh([handle.tags[number] for number in numbers]), strict=True))
         now = self._client.oracle.timestamp()
-        # The budget of memory is the table's, so that each part of it judges by its own rows alone.
+        # `memory` is the limit for the whole table, and these tablets may use their share of it.
         memory = rule.memory and rule.memory * len(numbers) // handle.tablets
         before = now if everything else _cold_before(rule, memory, list(weights.values()), now)
         rows = size = 0
@@ -176,7 +176,7 @@ class BaseMaintainer:
     def figures(self, table: str, *, deltas: bool = True) -> TableBase | None:
         """Return the figures of a table's base, None without one. Raises as `Database.base`.
 
-        Without ``deltas`` no row is read, and their number is 0.
+        Without ``deltas`` no row is read, and `TableBase.deltas` is 0.
         """
         self._client.catalog.look()
         handle = self._client.catalog.table(table)

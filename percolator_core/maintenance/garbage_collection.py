@@ -37,8 +37,8 @@ class Collected:
 class Settled(NamedTuple):
     """The state in which a collection may begin.
 
-    All locks that began at or before ``timestamp`` are resolved. ``furthest`` is the highest safe point of
-    the tablets ``tags``.
+    No lock is left of a transaction that began at or before ``timestamp``. ``furthest`` is the highest safe
+    point of the tablets ``tags``.
     """
 
     timestamp: int
@@ -87,8 +87,8 @@ class GarbageCollector:
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
         # The order matters: first prevent new locks at or below the safe point, then resolve old locks, then
         # remove versions. The first two steps concern all tablets, even for a part: a primary's versions
-        # decide about the locks of its transaction, and these locks may be in any tablet. The collection of a
-        # part relies on no other part, whose client may have died or not begun.
+        # decide about the locks of its transaction, and these locks may be in any tablet. No part
+        # relies on the collection of another part, whose client may have died or not begun.
         tags = [tag for _, tag in client.catalog.tablets()]
         furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
         # Another collection may have raised the safe point of some tablets further. That collection resolves

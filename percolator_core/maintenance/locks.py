@@ -280,7 +280,7 @@ def _encodings(handle: TableHandle, column: str) -> list[bytes]:
 def _found(
     table: str, tag: bytes, entries: Sequence[bytes], lists: Sequence[Sequence[bytes]]
 ) -> list[FoundLock]:
-    """Return the locks whose transactions are those of their entries."""
+    """Return each lock that still belongs to the transaction of its entry in the lock index."""
     found = []
     for entry, held in zip(entries, lists, strict=False):
         start_ts, column, row = decode_lock_mark(entry)

@@ -68,8 +68,8 @@ class Maintenance:
         on. The safe point stays below pinned snapshots.
 
         ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
-        means all tablets. Every call raises the safe point and resolves old locks in all tablets, so
-        calls for different tablets may run at the same time, in any order, or never.
+        means all tablets. Every call raises the safe point and resolves old locks in all tablets. So
+        calls for different tablets may run at the same time and in any order, and none needs another one.
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for

@@ -33,7 +33,7 @@ def show_time(timestamp: float, to: Literal["milliseconds", "microseconds"] = "m
 
 
 def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
-    """Parse a time; None for an empty text. Raises NotationError for another text, or without a time zone."""
+    """Parse a time; return None for empty text. Raises NotationError for other text, or without a zone."""
     if text is None or not text.strip():
         return None
     if text.isascii() and text.isdecimal():

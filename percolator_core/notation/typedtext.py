@@ -27,7 +27,7 @@ NULL: Final = "null"
 
 
 def row_text(text: str) -> str:
-    """Return the text of a row key for `parse_row`. Raises NotationError for invalid bytes."""
+    """Return the text unchanged. Raises NotationError if its ``hex:`` or ``base64:`` form is invalid."""
     parse_bytes(text)
     return text
 

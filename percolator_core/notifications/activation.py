@@ -293,7 +293,7 @@ def _live_worker(name: bytes, packed: bytes) -> LiveWorker:
 
 
 class Registration:
-    """The registration of one worker, also if several workers share a database connection."""
+    """The registration of one worker. Several workers may share a database connection."""
 
     def __init__(
         self,

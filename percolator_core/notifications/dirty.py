@@ -34,7 +34,7 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews the leases of runs that take longer."""
 
 _LOOKED_AT: Final = 1024
-"""About so many pairs of tablet and observer are examined by one claim: its script blocks other clients."""
+"""About how many pairs of tablet and observer one claim examines: its script blocks all other clients."""
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 """Observer, tablet, row and column."""
@@ -241,8 +241,8 @@ class DirtyIndex:
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:
         """Return the call that ends the lease and makes the mark due in ``seconds``.
 
-        ``failed`` counts a failed attempt. If no active chain has the observer on that column, the call
-        removes the mark.
+        With ``failed``, the call counts a failed attempt. If no active chain has the observer on that column,
+        the call removes the mark.
         """
         cell = (lease.tag, lease.observer, lease.row, lease.column)
         attempt: Literal["failed", "unharmed"] = "failed" if failed else "unharmed"

@@ -1,8 +1,8 @@
 """Ends a process although threads of observers still run, and names the ends of child processes.
 
-At its end, the interpreter waits for every thread of a pool, however long the thread blocks. The worker has
-given back the leases of such threads before, so no run is lost: the run of the thread does not commit. If it
-does commit, no other run can commit for the same change, because the acknowledgement exists.
+The interpreter does not exit before every thread of a pool has ended, even a blocked thread. A worker
+releases the leases of such threads before it ends, so other workers run their cells. If a thread commits
+nevertheless, its acknowledgement keeps any other run for the same change from committing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The library's log: it uses the program's configuration of structlog, or writes to stderr without one.
+"""The library's log. It uses the program's configuration of structlog or, if there is none, writes to stderr.
 
 The default of structlog is stdout, where a program writes its results.
 """

@@ -61,8 +61,7 @@ class Lock:
     """A lock that is reentrant and free in a forked child.
 
     A signal handler or finalizer gets the lock even if the interrupted code holds it: otherwise the thread
-    would wait for itself. So the guarded data must be consistent at every moment. In a forked child the lock
-    is free, although another thread may have held it in the parent.
+    would wait for itself. So the guarded data must be consistent at every moment.
 
     A ``with`` statement calls the methods of the inner lock, which are not written in Python: otherwise
     Ctrl-C between two steps of such a method would leave the lock held.

@@ -1,7 +1,8 @@
 """The store: sends commands to Redis, in the same way for blocking and for cooperative callers.
 
-Every operation is sent by `Store.exchange`. Under a hub it parks the calling task, and the batch is shared
-with all other tasks; elsewhere it blocks for one round trip over a connection of the thread.
+Every operation is sent by `Store.exchange`. Under a hub, the call parks its task, and the commands go out in
+one batch with those of other tasks. Elsewhere, the call blocks for one round trip over a connection of the
+thread.
 """
 
 from percolator_core.store.durability import Durability

@@ -21,7 +21,7 @@ _LOOK: Final = 0.1
 def examine(
     ask: Callable[[], list[ServerInfo]], topology: Topology, url: str, until: float
 ) -> list[ServerInfo]:
-    """Check the servers, and return the reply of each to INFO, which ``ask`` requests.
+    """Check the servers' replies to INFO, which ``ask`` requests, and return the replies.
 
     A server that is being replaced is asked again, until the time ``until`` (`time.monotonic`).
 
@@ -37,7 +37,7 @@ def examine(
 
 
 def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until: float) -> list[ServerInfo]:
-    """Return the replies to INFO; repeat the request while a server may be in the middle of a failover."""
+    """Return the replies to INFO. Repeat the request while a server may be in the middle of a failover."""
     while True:
         is_over = time.monotonic() > until
         try:

@@ -1,6 +1,7 @@
 """The connections of a store: one to each server for each conversation, opened when needed.
 
-A conversation is a hub's, or one blocking call. `Pool` keeps the idle connections of each thread.
+A conversation is all exchanges of a hub, or one blocking call. `Pool` keeps the idle connections of each
+thread.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Connections:
     ) -> None:
         """``reply_timeout`` is how many seconds a server may take for a reply.
 
-        ``home`` is the list that has them while no conversation uses them.
+        ``home`` is the list of idle connections to which they return after a conversation.
         """
         self.home = home
         self._topology = topology
@@ -64,7 +65,7 @@ class Connections:
         return total
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send exchanges and wait until this attempt is over. They keep a failure; it is not raised."""
+        """Send exchanges and wait until this attempt is over. A failure stays in its exchange."""
         self.send(exchanges)
         if self._only is not None:
             self._only.drain()
@@ -157,8 +158,8 @@ class Connections:
             self.receive()
 
     def __del__(self) -> None:
-        # Connections end with their thread. An unawaited exchange would keep them open until the garbage
-        # collector finds the cycle, and an interrupt between two steps can lose them.
+        # Connections are closed when their thread ends. Without this, an unawaited exchange, or an interrupt
+        # between two steps, would leave them open until the garbage collector finds a cycle.
         for pipeline in self._pipelines.values():
             pipeline.close()
 
@@ -186,7 +187,7 @@ class Connections:
         current = set(self._topology.endpoints())
         for endpoint in [one for one in self._pipelines if one not in current]:
             pipeline = self._pipelines.pop(endpoint)
-            pipeline.break_off(f"{endpoint} has no data of ours any more")
+            pipeline.break_off(f"{endpoint} has no slots any more")
 
     def _first_of(self, busy: Sequence[Pipeline], longest: float) -> Pipeline | None:
         """Return a pipeline with a reply to read, or None; break off one that is silent for too long."""
@@ -229,7 +230,7 @@ class Pool:
         after_fork: Callable[[], None],
         embedded: EmbeddedServer | None,
     ) -> None:
-        """``make`` opens connections that belong to a list of idle ones. `close` leaves ``embedded``."""
+        """``make`` makes connections for a given `Connections.home`. `close` leaves ``embedded``."""
         self._make = make
         self._after_fork = after_fork
         self._embedded = embedded

@@ -29,7 +29,7 @@ CONNECT_PATIENCE: Final = 3.0
 """Most seconds of the first attempts to reach a server, so that a wrong address is reported soon."""
 
 _ASK_TIMEOUT: Final = 1.0
-"""Seconds until a server that is asked for the topology must answer: another one can be asked instead."""
+"""Most seconds for the reply of a server that is asked for the topology: others can be asked instead."""
 
 WITH_SHEBANG: Final = 7
 """The first major version of Redis that accepts the ``#!lua`` line."""
@@ -128,8 +128,8 @@ class Connector:
         its server, so it is enough to check a connection when it is opened, or after it was idle. The run id
         alone does not identify the server: a master that was a replica for a moment may have missed the
         timestamps that were given out in that time. But with each promotion a server begins a new replication
-        history. An embedded server has no replicas; its folder has a history instead, which stays the same
-        over a stop that lost nothing.
+        history. An embedded server has no replicas; its folder has a history instead, which a stop
+        changes only if writes may be lost.
 
         The identity comes from the server, so it is the same for each URL of the server.
         """
@@ -206,7 +206,7 @@ class Connector:
         address = self._address
         common: dict[str, Any] = {
             "protocol": 2,
-            "driver_info": None,  # else each connection sends its library's name, which few users may do
+            "driver_info": None,  # else redis-py sends CLIENT SETINFO, which access rules often forbid
             "retry": Retry(NoBackoff(), 0),
             "username": address.username,
             "password": address.password,

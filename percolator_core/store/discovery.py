@@ -22,11 +22,11 @@ class Asking(Protocol):
 def discover(
     address: Address, connector: Asking, url: str, embedded: EmbeddedServer | None = None
 ) -> Topology:
-    """Return the servers behind an address; messages call them ``url``.
+    """Return the topology of the servers at an address; messages call them ``url``.
 
     Raises:
         ConfigurationError: the servers are not of the kind that the address names.
-        StoreUnavailable: no server that can name the others answers.
+        StoreUnavailable: no server answers that can name the others.
     """
     hosts = [Endpoint(*host) for host in address.hosts]
     if embedded is not None:

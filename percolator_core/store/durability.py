@@ -32,7 +32,7 @@ class Durability:
 
     If a commit cannot be shown to be as safe as this, it raises `CommitUndetermined`, or `StoreUnavailable`
     if nothing was committed yet. Redis acknowledges a write that a replica has in memory, and a failover may
-    still promote another replica: docs/explanation/reliability.md has measured how much is lost.
+    still promote another replica: docs/explanation/reliability.md says how much was lost in measurements.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -91,7 +91,7 @@ class Durability:
             found = _FORM.fullmatch(part.strip())
             if found is None:
                 raise ConfigurationError(
-                    "the durability cannot be read: "
+                    "the durability cannot be parsed: "
                     "write replicas=1, fsync, timeout=2.5, or several joined by commas"
                 )
             name = found[0].partition("=")[0]
@@ -148,7 +148,7 @@ class Durability:
             missing.append("not on the server's disk")
         return StoreUnavailable(
             f"the write was {' and '.join(missing)} after {self.timeout:g} s: "
-            "mend the replicas or the disk, or ask for less durability"
+            "repair the replicas or the disk, or ask for less durability"
         )
 
 

@@ -1,4 +1,4 @@
-"""Work that waits for files: it leaves the thread of a hub, so that other tasks run meanwhile."""
+"""Runs work that waits for files outside the thread of a hub, so that other tasks can run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FileThreads:
     def _parked(self, hub: Hub, call: Callable[[], T]) -> T:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="percolator-files")
-        # Raises if the task's time is over: a scan of a base may ask the store for nothing else for long.
+        # Raises if the task's deadline has passed: a scan of a base may send the store nothing for long.
         task: Any = hub._current()  # noqa: SLF001 - the two make one mechanism
         ticket = object()
         job = self._pool.submit(call)

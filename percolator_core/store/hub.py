@@ -55,8 +55,8 @@ class Hub:
         self.loop = self._loop_again = greenlet.getcurrent()
         """The thread's own greenlet, which runs the loop. Two references keep it when the thread ends.
 
-        For a single one greenlet looks for the holder, and frees the greenlet if it finds none. It finds none
-        while the hub is garbage that is being collected; a finalizer that uses the hub would then crash.
+        With only one, greenlet would look for the holder, and free this greenlet if it found none. It finds
+        none while the collector frees the hub, and a finalizer that uses the hub would then crash.
         """
         self.thread = threading.get_ident()
         self.process = process.pid
@@ -210,7 +210,7 @@ class Hub:
             self._at_work = False
 
     def idle(self, seconds: float | None, *sockets: Any) -> None:
-        """Wait until a sleeping task is due, another thread calls, or a socket is readable, or so long."""
+        """Wait until a task is due, another thread calls, a socket is readable, or ``seconds`` are over."""
         limits = [seconds] if seconds is not None else []
         if self._asleep:
             limits.append(self._asleep[0][0] - time.monotonic())
@@ -238,7 +238,7 @@ class Hub:
             self._closed = True
             python_gc.allow_for_tasks(-self.width)
         try:
-            # To end a task is to switch greenlets, which a generator that is being collected must not do.
+            # Ending a task switches greenlets, which must not happen while the collector runs.
             here = self.process == process.pid and greenlet.getcurrent() is self.loop
             if here and not python_gc.is_collecting():
                 self._queue.drop_unsent(self._tasks.end_active())
@@ -279,7 +279,7 @@ class Hub:
             self.running = None
 
     def _answered(self, exchange: Exchange) -> None:
-        """Resume the task that waits for an exchange, unless an exchange is still to come or sent again."""
+        """Resume the task that waits for the exchange, unless this or another one is not answered yet."""
         caller: Any = exchange.caller
         task, ticket = (caller.task, caller) if type(caller) is Gathering else (caller, exchange)
         # A task that was interrupted before it was parked does not wait for this exchange.

@@ -15,12 +15,16 @@ from typing import Final
 AS_OF: Final = "November 2026"
 
 Lines = Mapping[tuple[int, int], int]
-"""By major and minor version, the first patch release with the fix."""
+"""By major and minor version, the first patch release that has the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFault:
-    """``way`` is how a client exploits it. ``names`` and ``mended`` are by product: ``Redis``, ``Valkey``."""
+    """A fault of some releases.
+
+    ``way`` is how a client exploits it. By product, ``Redis`` or ``Valkey``, ``names`` has the CVE numbers,
+    and ``mended`` has the releases that fix it.
+    """
 
     way: str
     names: Mapping[str, str]
@@ -87,8 +91,8 @@ def exposure(info: Mapping[str, object]) -> Exposure | None:
     return Exposure(
         f"{product} {version}",
         "; ".join(f"by {fault.way} ({fault.names[product]})" for fault in found),
-        f"upgrade: mended are {releases} and newer ones of each line{here} (as of {AS_OF}); "
-        "a distribution's own build may have the mends under an old number, see its changelog",
+        f"upgrade: fixed in {releases} and newer releases of each line{here} (as of {AS_OF}); "
+        "a distribution's own build may have the fixes under an old number, see its changelog",
     )
 
 

@@ -47,8 +47,8 @@ _MORE: Final = object()
 class Stream:
     """An open connection that has been greeted.
 
-    redis-py opens it, with TLS and login. To read replies by redis-py would take more time than all the rest
-    of a round trip, so packed commands are written to the socket, and hiredis reads the replies directly.
+    redis-py opens it, with TLS and login. Reading replies with redis-py would take longer than the rest of a
+    round trip. So this class writes packed commands to the socket, and reads the replies with hiredis.
 
     After an exception, also after Ctrl-C, a part of a reply may be missing: close the stream.
     """
@@ -123,8 +123,8 @@ class Pipeline:
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` packs a request for a number of timestamps.
 
-        ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` makes the
-        commands behind durable exchanges, for the key of one of them: WAIT or WAITAOF is the last.
+        ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` returns
+        commands to send after durable exchanges, for the key of one of them; the last is WAIT or WAITAOF.
         ``has_its_place`` is for a server that can be replaced: it returns True if sentinels or other servers
         confirmed its place after a time (`time.monotonic`). ``eviction`` is the regular check of the server.
         """
@@ -370,13 +370,13 @@ class Pipeline:
             if now - self._heard_at > IDLE:
                 self._confirm(now)
             elif now - self._confirmed_at > IDLE:
-                self._confirm(now - IDLE)  # a healthy server that is replaced does not fall silent
+                self._confirm(now - IDLE)  # a healthy server may be replaced while it answers
         return reply
 
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
         """Close a lost connection and break off all exchanges in flight, so that they are sent again.
 
-        ``unsent`` is the current batch, which is broken off too; ``sent`` is True if its bytes may be sent.
+        ``unsent`` is the current batch, which is broken off too; ``sent`` is True if bytes of it may be out.
         """
         entries, self._in_flight = self._in_flight, deque()
         self.close()

@@ -22,7 +22,7 @@ _START_LIMIT: Final = 30.0
 
 _STOP_LIMIT: Final = 10.0
 _PORTS: Final = 10
-"""Ports to try: another process may take a port before the server does."""
+"""How many ports to try: another process may take a port before the server does."""
 LOOPBACK: Final = "127.0.0.1"
 
 

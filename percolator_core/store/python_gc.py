@@ -26,12 +26,12 @@ collecting: Final[set[object]] = set()
 
 
 class _Callback:
-    """The collector's callback: ``setattr(self, "start" or "stop", info)``, where ``info`` is a dict.
+    """The collector's callback: the collector calls ``setattr(self, phase, info)``.
 
-    It adds the element of ``self``, the number of the calling thread, to `collecting`, and the names in
-    ``info``, which do not matter; or it removes them. This runs no Python code, on purpose. Python handles a
-    pending signal at the first step of a callback and discards the exception of a callback: Ctrl-C would be
-    lost.
+    ``phase`` is "start" or "stop". "start" adds the elements of ``self`` and of the dict ``info`` to
+    `collecting`, and "stop" removes them. ``self`` has one element, the number of the calling thread; the
+    keys of ``info`` do not matter. No Python code runs, on purpose: Python handles a pending signal at the
+    first step of a callback and discards the exception of a callback, so Ctrl-C would be lost.
     """
 
     __iter__ = staticmethod(partial(starmap, threading.get_ident, ((),)))
@@ -43,7 +43,7 @@ class _Callback:
 def is_collecting() -> bool:
     """Return True if the collector runs in this thread: the caller is a finalizer, which it has called.
 
-    While a finalizer of another thread waits, the collector does not end. This thread may go on meanwhile.
+    The collector may run in another thread at the same time, for example while a finalizer waits there.
     """
     return bool(collecting) and threading.get_ident() in collecting
 

@@ -17,11 +17,7 @@ _PLACE = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
 
 
 def redacted(url: str) -> str:
-    """Return the URL with ``***`` in place of the password, and of each part that may be a secret.
-
-    A part that may contain a piece of a secret is replaced too. In a malformed URL, parts that are no secret
-    may also be replaced.
-    """
+    """Return the URL with ``***`` in place of the password, and of each part that may contain a secret."""
     scheme, colon, rest = url.partition(":")
     if scheme == "embedded":
         folder, mark, query = rest.partition("?")

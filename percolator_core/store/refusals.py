@@ -96,7 +96,7 @@ def judge(error: RedisError) -> Verdict:
             )
         )
     if text.startswith("MISCONF") or _says(text, "MISCONF"):
-        return Verdict(StoreUnavailable(f"the store refuses writes ({text}): mend its disk"))
+        return Verdict(StoreUnavailable(f"the store refuses writes ({text}): repair its disk"))
     if isinstance(error, AuthenticationError):
         return Verdict(StoreUnavailable(f"the store refuses the login ({text}): check user and password"))
     if isinstance(error, NoPermissionError) or any(words in text for words in _FORBIDDEN):

@@ -15,7 +15,7 @@ _PAUSE: Final = 0.1
 """Seconds between two requests for the current servers."""
 
 _NOBODY_THERE: Final = 5.0
-"""Seconds until a confirmation is requested again, after no server answered the request before."""
+"""Seconds until a confirmation is requested again after a request that no server answered."""
 
 
 class ReplaceableServers(ABC):

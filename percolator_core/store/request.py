@@ -273,7 +273,7 @@ class Trailer:
                 exchange.awaits.append(self)
 
     def take_in(self, replies: list[Any]) -> None:
-        """Note the replies, or the error among them, in the exchanges that still wait."""
+        """Store the replies, or the error among them, in the exchanges that still wait."""
         raise NotImplementedError
 
     def answered(self) -> None:

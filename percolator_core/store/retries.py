@@ -92,7 +92,7 @@ class Sender(Protocol):
 
 
 class Retries:
-    """Sends the exchanges of a hub again whose attempt failed, as the policy decides."""
+    """Sends exchanges of a hub again after a failed attempt, as the policy decides."""
 
     __slots__ = ("_hub", "_open", "_policy", "_queue", "_without_script")
 
@@ -112,12 +112,12 @@ class Retries:
         return exchanges
 
     def repeat_if_lost(self, exchange: Exchange) -> None:
-        """Send an exchange that nobody waits for again if its attempt failed."""
+        """If the attempt of an exchange that no task waits for has failed, send the exchange again."""
         if exchange.trouble is not None:
             self.repeats(exchange)
 
     def repeats(self, exchange: Exchange) -> bool:
-        """Send an exchange again whose attempt failed; return False if it is over."""
+        """Send an exchange again after a failed attempt; return False if it is done or given up."""
         if exchange.done or not self._policy.allows(exchange):
             return False
         self._open[id(exchange)] = exchange

@@ -78,7 +78,7 @@ class SendQueue:
             raise
 
     def receive(self, until: float | None) -> bool:
-        """Take in one answer, and wait for it until the time ``until`` (`time.monotonic`) at most.
+        """Take in one answer; wait for it until the time ``until`` (`time.monotonic`) at most.
 
         A slow or stopped server must not delay exchanges with other servers, so those are sent first.
         Return False if nothing came in and nothing was sent.

@@ -107,5 +107,5 @@ class SentinelMaster(ReplaceableServers):
                 continue
         known = f"they watch {', '.join(sorted(names))}" if names else "they watch none"
         return ConfigurationError(
-            f"the sentinels of {self._url} know no service {self._service!r}: {known}; mend the URL"
+            f"the sentinels of {self._url} know no service {self._service!r}: {known}; correct the URL"
         )

@@ -18,7 +18,7 @@ from percolator_core.store.url import parse
 
 @contextmanager
 def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]]:
-    """Open a client of redis-py for each server that holds data, for a block. Not for ``embedded:``.
+    """Open a client of redis-py for each server that holds data, for a ``with`` block. Not for ``embedded:``.
 
     ``timeout`` is how many seconds one reply may take.
 

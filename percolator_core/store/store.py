@@ -198,7 +198,7 @@ class Store:
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
         have no order among each other; the timestamp is still before or after all of them.
         """
-        # Only a task has a hub. This test is here for the callers that are none.
+        # Only a task has a hub: for all other callers, the test saves a call.
         hub = current_hub() if isinstance(getcurrent(), Task) else None
         send = self._converse if hub is None or hub.owner is not self else hub.exchange
         return self._issue(commands, send, stamp, durable=durable)
@@ -279,11 +279,11 @@ class Store:
         return _decoded(several, replies)
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
-        """``newest`` returns the newest timestamp seen. A server that lost it moves its oracle beyond it."""
+        """Set the function that returns the newest timestamp seen: an oracle that lost it moves beyond it."""
         self._connector.newest = newest
 
     def hub(self, width: int) -> Hub:
-        """A new hub with connections of its own, for the calling thread."""
+        """Return a new hub with connections of its own, for the calling thread."""
         return Hub(self, self._pool.open(), self._retry_policy, width)
 
     def server_info(self) -> ServerInfo:

@@ -149,7 +149,7 @@ class Task(greenlet.greenlet):
         return self._job is not None and self._job[2] is future
 
     def cancel(self) -> None:
-        """End the future of the task's function with an error, if the task has a function."""
+        """Settle the future of the task's function with an error, if the task has a function."""
         if self._job is not None:
             cancel(self._job)
 
@@ -161,6 +161,6 @@ def current_task() -> Task | None:
 
 
 def cancel(job: Job) -> None:
-    """End the future of a function that was stopped with an error."""
+    """Settle the future of a stopped function with an error."""
     ended = "the executor was closed before the function ended: what it had sent may have been executed"
     job[2].settle(None, RuntimeError(ended))

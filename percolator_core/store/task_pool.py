@@ -43,7 +43,7 @@ class TaskPool:
         self._width = width
         self._resting: list[Task] = []
         self._starting: Job | None = None
-        """The function that has left the waiting ones, and that no task has begun."""
+        """The function that has left `waiting`, and that no task has begun."""
         self.waiting: deque[Job] = deque()
         """Functions that wait for a place."""
         self.active: set[Task] = set()

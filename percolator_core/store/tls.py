@@ -43,7 +43,7 @@ def context(options: Mapping[str, Any]) -> ssl.SSLContext:
     if authorities is not None:
         _readable("ssl_ca_certs", authorities)
     if folder is not None and not Path(folder).is_dir():
-        raise ConfigurationError(f"ssl_ca_path: there is no folder {folder!r}: mend the path")
+        raise ConfigurationError(f"ssl_ca_path: there is no folder {folder!r}: correct the path")
     try:
         found = ssl.create_default_context(cafile=authorities, capath=folder)
     except ssl.SSLError:
@@ -102,7 +102,7 @@ def _readable(option: str, path: str) -> None:
             pass
     except OSError as error:
         raise ConfigurationError(
-            f"{option}: the file {path!r} cannot be read ({error.strerror}): mend the path or its rights"
+            f"{option}: the file {path!r} cannot be read ({error.strerror}): correct the path or its mode"
         ) from None
 
 

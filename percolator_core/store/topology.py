@@ -1,4 +1,4 @@
-"""The servers of a store, and their slots. Here is the topology of a single server, which has all slots.
+"""The servers of a store, and their slots. The classes here are for a single server, which has all slots.
 
 All connections of a store share one topology. Each attempt to send an exchange first looks up the server of
 the slot there. After a failed attempt, `Topology.heal` may ask the servers again.

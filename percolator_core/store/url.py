@@ -11,6 +11,7 @@
 A folder is not percent decoded, except that ``%3F`` is a question mark (and ``%253F`` is ``%3F``). ``~`` is
 expanded, and a relative folder is resolved against the current directory. In the other forms user, password,
 path and options are percent decoded.
+
 `Durability` describes ``?durability=replicas=1,fsync``. ``sentinel_password`` is the password of the
 sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, override the arguments of
 `connect`. The options that begin with ``ssl_`` need a scheme with TLS: see docs/how-to/secure.md. Parsing
@@ -134,18 +135,18 @@ def _parse(url: str) -> Address:
         )
     if scheme == "unix" and USER_IN_PATH.match(rest):
         raise _wrong(
-            url, "has a user behind unix:///", "write unix://USER:PASSWORD@/PATH, and in a path %40 for @"
+            url, "has a user after unix:///", "write unix://USER:PASSWORD@/PATH, and in a path %40 for @"
         )
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _wrong(url, "is not a URL", "an IPv6 address stands in [ ]") from None
+        raise _wrong(url, "is not a URL", "write an IPv6 address in [ ]") from None
     if parts.fragment or url.endswith("#"):
         raise _wrong(url, "holds a #", "in a name or password write %23")
     if "@" in parts.query or ("@" in parts.path and scheme != "unix"):
         # Most likely the password contains a slash, and its second half must not be shown.
         raise _wrong(
-            url, "holds an @ behind the host", "in a password write %2F for / and %3F for ?, else %40 for @"
+            url, "has an @ after the host", "in a password write %2F for / and %3F for ?, elsewhere %40 for @"
         )
     return _network_address(url, parts)
 
@@ -167,7 +168,7 @@ def _embedded(url: str, rest: str) -> Address:
     if mark and durability is None:
         raise _wrong(
             url,
-            "has something else than ?durability=… behind its folder",
+            "has something other than ?durability=… after its folder",
             "leave that out, and write %3F for a ? in the folder's name",
         )
     Durability.parse(durability or "")
@@ -262,7 +263,7 @@ def _options(url: str, query: str) -> dict[str, str]:
         if not PASSWORDS.isdisjoint(options) and not can_be(name, value):
             raise _wrong(
                 url,
-                "has an option behind a password that is not known or cannot be",
+                "has an unknown or invalid option after a password",
                 "write %26 for an & in the password, or put the option in front of it",
             )
         if name not in KNOWN:
@@ -284,7 +285,7 @@ def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
         try:
             found.append((name, read(text)))
         except ValueError:
-            raise _wrong(url, f"has an option {name} that cannot be", f"write {form}") from None
+            raise _wrong(url, f"has an invalid value for {name}", f"write {form}") from None
     return tuple(found)
 
 
@@ -309,7 +310,7 @@ def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
             raise _wrong(url, "has a host that is not HOST[:PORT]", "ports go to 65535, IPv6 needs [ ]")
         hosts.append((_host(url, unquote(match[1]).strip("[]")), port))
     if kind == "redis" and len(hosts) > 1:
-        raise _wrong(url, "names more than one host", "for several take redis+sentinel: or redis+cluster:")
+        raise _wrong(url, "names more than one host", "for several write redis+sentinel: or redis+cluster:")
     return tuple(hosts)
 
 
@@ -320,7 +321,7 @@ def _host(url: str, name: str) -> str:
             return name
     except UnicodeError:
         pass
-    raise _wrong(url, "has a host that cannot be a name", "between dots stand 1 to 63 letters or digits")
+    raise _wrong(url, "has a host that is no valid name", "write 1 to 63 letters or digits between dots")
 
 
 def _database(url: str, kind: Kind, path: str, option: str | None) -> int:
@@ -330,7 +331,7 @@ def _database(url: str, kind: Kind, path: str, option: str | None) -> int:
     if not NUMBER.fullmatch(text):
         raise _wrong(url, "has a database that is not a number", "write 0, or leave it out")
     if kind == "cluster" and int(text):
-        raise _wrong(url, "names a database, of which a cluster has only 0", "leave it out")
+        raise _wrong(url, "names a database, but a cluster has only database 0", "leave it out")
     return int(text)
 
 

@@ -105,7 +105,7 @@ def test_extra_has_the_settings_of_connect() -> None:
         ({"host": "redis://u:secret@h", "password": "secret"}, "both its host and its login name a user"),
         ({"host": "embedded:/x", "password": "secret"}, "an embedded store has no user and no password"),
         ({"host": "redis://h?db=1", "extra": {"db": 2}}, "both its host and its extra set db"),
-        ({"host": "redis://:sec/ret@h"}, "holds an @ behind the host"),
+        ({"host": "redis://:sec/ret@h"}, "has an @ after the host"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_sentence(fields: Any, said: str) -> None:

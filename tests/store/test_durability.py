@@ -246,7 +246,7 @@ def test_a_shortfall(  # noqa: PLR0917
     with group.stopped(stopped):
         if two_phase:
             with pytest.raises(
-                StoreUnavailable, match=rf"only {2 - stopped} of {wanted} replicas.*mend the replicas"
+                StoreUnavailable, match=rf"only {2 - stopped} of {wanted} replicas.*repair the replicas"
             ):
                 run(db, lambda: write_all(db, b"new"))
             plain.resolve_locks(timedelta(0))

@@ -73,7 +73,7 @@ def test_close_tells_that_commits_are_lost(state: Path, disk: Disk, caplog: pyte
     caplog.clear()
     with pytest.raises(StoreUnavailable) as lost:
         db.close()
-    assert "make room if the disk is full" in one_sentence(lost)
+    assert "free space if the disk is full" in one_sentence(lost)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [str(lost.value)]
     assert not lives(state)
     db.close()
@@ -89,7 +89,7 @@ def test_the_users_own_exception_comes_out(state: Path, disk: Disk, caplog: pyte
     fill_up(db, disk)
     with pytest.raises(KeyError, match="of the user"), db:
         raise KeyError("of the user")
-    assert "make room if the disk is full" in caplog.text
+    assert "free space if the disk is full" in caplog.text
     assert not lives(state)
 
 
@@ -117,7 +117,7 @@ sys.stdin.readline()
         check=False,
     )
     assert found.returncode == 3, found.stderr
-    assert "make room if the disk is full" in found.stderr
+    assert "free space if the disk is full" in found.stderr
     assert not lives(state)
 
 
@@ -127,7 +127,7 @@ def test_who_is_not_the_last_is_told_too(state: Path, disk: Disk) -> None:
         acknowledged = fill_up(db, disk)
         with pytest.raises(StoreUnavailable) as danger:
             db.close()
-        assert "in memory alone" in one_sentence(danger)
+        assert "only in memory" in one_sentence(danger)
         disk.make_room(server_of(other))
         put(other, 0)
         pid = server_of(other).pid

@@ -374,7 +374,7 @@ def test_what_is_not_on_disk_is_not_thrown_away(state: Path, disk: Disk) -> None
     with EmbeddedServer.join(state) as server:
         disk.fill(server)
         write(state, "key")
-        with pytest.raises(percolator.StoreUnavailable, match="in memory alone"):
+        with pytest.raises(percolator.StoreUnavailable, match="only in memory"):
             server.leave()
     user.kill()
     until(lambda: is_unused(state, end=True))  # not while the watcher looks, too

@@ -130,7 +130,7 @@ def explained(folder: Path) -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError):
         raise ConfigurationError(
-            f"{folder} is no folder, or lies in a file: name another in embedded:"
+            f"{folder} is no folder, or a part of its path is a file: name another in embedded:"
         ) from None
     except OSError as error:
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
@@ -141,5 +141,5 @@ def explained(folder: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreUnavailable(f"no space is left in {folder} ({error.strerror}): free some") from error
         raise StoreUnavailable(
-            f"{folder} cannot be used ({error}): mend that, or name another folder"
+            f"{folder} cannot be used ({error}): repair that, or name another folder"
         ) from error

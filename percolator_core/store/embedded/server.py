@@ -8,7 +8,7 @@ leaves nothing to clean up::
     redis.mutex    held while the server is started or stopped
     redis.users    shared by all users; a user that gets it exclusively is the only one left
     redis.server   inherited by the server and held by it alone: if it is free, no server lives
-    redis.watcher  held by the process that ends the server when all users were killed, which inherits it
+    redis.watcher  inherited and held by the watcher: it ends the server after all users were killed
 
 The folder must be on a local disk: network file systems support neither Unix sockets nor inherited locks.
 """
@@ -87,7 +87,7 @@ class EmbeddedServer:
     def join(cls, folder: Path) -> Self:
         """Start the server kept in ``folder``, or join it, and wait until it is ready.
 
-        A missing folder is created. All paths of a folder (relative, through a symlink) mean the same one.
+        A missing folder is created. All paths of a folder (relative, through a symlink) mean the same store.
 
         Raises:
             ConfigurationError: the folder or the redis-server here cannot be used.
@@ -172,8 +172,8 @@ class EmbeddedServer:
         if here in _starting:
             # In a signal handler or a finalizer, which would wait for the code that it interrupts.
             raise StoreUnavailable(
-                f"the server in {self.folder} is being started or stopped by the call that this one "
-                "interrupts: try again after it"
+                f"the server in {self.folder} is being started or stopped by the call that this call "
+                "interrupts: try again later"
             )
         lock = Lock(self.folder / MUTEX)
         try:
@@ -273,7 +273,7 @@ class EmbeddedServer:
             return ""
         return (
             f"the redis-server of {self.folder} may have ended before its log was on disk: then the commits "
-            "that were acknowledged last are lost. See redis.log, make room if the disk is full, connect "
+            "that were acknowledged last are lost. See redis.log, free space if the disk is full, connect "
             "again, and repeat what is missing"
         )
 
@@ -296,13 +296,16 @@ class EmbeddedServer:
             return ""  # the other users find out
         return (
             f"the redis-server of {self.folder} cannot write its log, so the commits that were acknowledged "
-            "last are in memory alone: make room on the disk before its other users leave it"
+            "last are only in memory: free disk space before its other users end"
         )
 
 
 @contextmanager
 def own_error_first(error: BaseException | None) -> Iterator[None]:
-    """Within a block, suppress the error of closing a store if ``error`` is being raised; it is logged."""
+    """Within a block, suppress the error of closing a store if ``error`` is being raised.
+
+    `EmbeddedServer.leave` has logged the suppressed error.
+    """
     try:
         yield
     except StoreUnavailable:

@@ -153,8 +153,8 @@ class Ending(Enum):
     IN_ORDER = "all that was written is in the log, on disk"
     NOT_IN_ORDER = "it ended, and what was written last may not be in the log"
     DEAD_BEFORE = "no server lived"
-    CANNOT_WRITE = "it cannot write its log, and was left alone for that"
-    NOT_OURS = "another program's server answers, and was left alone"
+    CANNOT_WRITE = "it cannot write its log, so it was not stopped"
+    NOT_OURS = "another program's server answers, and was not stopped"
     STILL_LIVES = "it does not stop"
 
 

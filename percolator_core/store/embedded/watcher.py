@@ -62,7 +62,7 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 
 
 def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
-    """Return True if the server has no user; then ``end`` it. Raise OSError if that cannot be checked now.
+    """Return True if the server has no user; with ``end`` also end it. Raise OSError if it cannot be asked.
 
     Two checks are needed: a connection without recent commands may belong to a client whose computer was
     asleep.
@@ -119,7 +119,7 @@ def reach(folder: Path, socket_path: str, period: float) -> Connection | None:
                 return None
         except OSError:
             pass
-        time.sleep(min(period, _RETRY))  # a server lives, and is full, starting or ending
+        time.sleep(min(period, _RETRY))  # a server lives, and is starting, ending, or has too many clients
 
 
 if __name__ == "__main__":
