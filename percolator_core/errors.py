@@ -22,29 +22,23 @@ ValueError and TypeError for arguments that are not valid.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, overload
+from typing import AnyStr, Final
 
 MOST_NAMED: Final = 200
 """Most characters of a name or row key in a message. Names of tables are never longer."""
 
 
-@overload
-def abbreviated(text: str, longest: int = MOST_NAMED) -> str: ...
-
-
-@overload
-def abbreviated(text: bytes, longest: int = MOST_NAMED) -> bytes: ...
-
-
-def abbreviated(text: str | bytes, longest: int = MOST_NAMED) -> str | bytes:
+def abbreviated(text: AnyStr, longest: int = MOST_NAMED) -> AnyStr:
     """Cut a name to ``longest`` characters or bytes, with ``…`` at the end, for a message or a log line.
 
     Names of columns and keys of rows have up to 64 KiB.
     """
     if len(text) <= longest:
         return text
-    most = max(1, longest - 1)
-    return text[:most] + "…" if isinstance(text, str) else text[:most] + "…".encode()
+    cut = text[: max(1, longest - 1)]
+    if isinstance(cut, str):
+        return cut + "…"
+    return cut + "…".encode()
 
 
 class PercolatorError(Exception):

@@ -49,7 +49,7 @@ VALUE: Final = slice(VERSION_HEADER, None)
 """Slice of the value in a packed version."""
 
 pack_timestamp = struct.Struct(">Q").pack
-"""Pack a timestamp as in a version. So a version is less than, as bytes, any packed later timestamp."""
+"""Pack a timestamp as in a version: comparing the bytes compares the timestamps."""
 
 
 @dataclass(frozen=True, slots=True)

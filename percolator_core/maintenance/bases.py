@@ -40,7 +40,7 @@ LEASE: Final = 30.0
 """Seconds after which the lease of a maintainer ends, if it has died."""
 
 SHORTEST_KEEP: Final = 10.0
-"""Seconds. `BaseRule.memory` moves no row that was changed later, so no younger transaction is refused."""
+"""Seconds for which `BaseRule.memory` does not move a changed row: no younger transaction is refused."""
 
 _AT_ONCE: Final = 100
 """Tablets in one request."""
@@ -265,7 +265,7 @@ class BaseMaintainer:
     def _flush(
         self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace, observers: Sequence[str]
     ) -> TabletFlush | None:
-        """Return the flush of a tablet; None if the table was changed meanwhile."""
+        """Return the flush of a tablet; None if the table has changed."""
         folder, bases = self._folder(handle, rule, number), self._client.bases
         if not self._changes.settle_tablet(handle, number):
             return None

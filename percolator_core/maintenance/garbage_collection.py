@@ -56,16 +56,7 @@ class GarbageCollector:
         self.locks = Locks(client)
 
     def collect(self, keep: float, part: Part | None = None) -> Collected:
-        """Remove versions that only unpinned snapshots older than ``keep`` seconds could read.
-
-        ``part`` names the tablets whose versions are removed; None means all tablets. In all tablets the safe
-        point is raised and old locks are resolved, also with ``part``.
-
-        Raises:
-            LockTimeout: an older transaction is still committing. Collect again later. No version was
-            removed, but snapshots below the new safe point are refused already.
-            UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
-        """
+        """Collect garbage as `percolator_core.Database.collect_garbage` does; ``keep`` is in seconds."""
         client = self._client
         chosen = None if part is None else [tag for _, tag in self.locks.tablets_of(part)]
         settled = self.settle(keep)
@@ -80,7 +71,7 @@ class GarbageCollector:
     def settle(self, keep: float) -> Settled:
         """Raise the safe points to ``keep`` seconds ago, below pinned snapshots, and resolve older locks.
 
-        Raises LockTimeout as `collect`.
+        Raises LockTimeout if an older transaction is still committing.
         """
         client = self._client
         now = client.oracle.timestamp()

@@ -107,11 +107,7 @@ class Locks:
         return sorted((lock for step in steps for lock in step), key=lambda lock: lock.wall)
 
     def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
-        """Resolve the locks of dead or slow clients: those not refreshed for ``older_than`` seconds.
-
-        Raises:
-            UnknownTable, ValueError: ``part`` names a table or tablet that does not exist.
-        """
+        """Resolve the locks not refreshed for ``older_than`` seconds. Raises as `tablets_of`."""
         tablets = self._client.catalog.tablets() if part is None else self.tablets_of(part)
         return self._resolve(self._steps(tablets, older_than))
 

@@ -92,10 +92,10 @@ class Maintenance:
     ) -> None:
         """Give a table a base, or change or remove its base. `flush` moves rows from the store to the base.
 
-        Clients may use the table meanwhile. After a crash, call again. If the table has a base at another
-        location, its files are copied; `flush` removes the old ones an hour later, because readers may still
-        use them. If ``location`` is None, the rows move back into the store, which needs the memory, and
-        snapshots from before are refused, as after `drop_column`.
+        Clients may use the table during the call. After a crash, call again. If the table has a base at
+        another location, its files are copied; `flush` removes the old ones an hour later, because readers
+        may still use them. If ``location`` is None, the rows move back into the store, which needs the
+        memory. Then snapshots taken before the call are refused, as after `drop_column`.
 
         Args:
             table: a typed or raw table, or an index.

@@ -44,11 +44,9 @@ def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None:
         raise NotationError(
             f"{option} {text!r} is not a time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
-        )
+        ) from None
     if moment.tzinfo is None:
         raise NotationError(f"{option} {text!r} has no time zone: add Z for UTC, or an offset such as +02:00")
     return moment

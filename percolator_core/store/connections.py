@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -144,7 +144,7 @@ class Connections:
         return pipeline is not None
 
     def receive_buffered(self, has_time: Callable[[], bool]) -> None:
-        """Read further replies that have arrived, if there is one server, while the caller has time."""
+        """If there is one server, read further replies that have arrived, while ``has_time`` returns True."""
         if self._only is not None:
             self._only.receive_buffered(has_time)
 
@@ -240,11 +240,8 @@ class Pool:
         self._pid = process.pid
         self._closed = False
 
-    def __iter__(self) -> Iterator[Connections]:
-        return iter(self._all)
-
     def open(self) -> Connections:
-        """Open connections for a hub, which keeps them to itself."""
+        """Open connections that only the calling hub uses."""
         if self._pid != process.pid:
             self._leave_to_parent()
         return self._add([])
@@ -262,7 +259,7 @@ class Pool:
                 left = []
                 for one in exchanges:
                     if not one.done and retry_policy.allows(one):
-                        left.append(one)  # noqa: PERF401 - a comprehension takes longer, most often in vain
+                        left.append(one)  # noqa: PERF401 - a comprehension takes longer
                 if not left:
                     break
                 if here != process.pid:

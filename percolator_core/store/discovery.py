@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 from percolator_core.store.cluster import Cluster
 from percolator_core.store.embedded.server import EmbeddedServer
-from percolator_core.store.packing import Command
 from percolator_core.store.sentinel import SentinelMaster
-from percolator_core.store.topology import EmbeddedOne, Endpoint, OneServer, Topology
+from percolator_core.store.topology import Ask, EmbeddedOne, Endpoint, OneServer, Topology
 from percolator_core.store.url import Address
 
 
-class Asking(Protocol):
-    """Sends one command to a server; a topology needs no more of the connector."""
-
-    def ask(self, endpoint: Endpoint, command: Command) -> Any:
-        """Return the reply of a server to one command."""
-
-
-def discover(
-    address: Address, connector: Asking, url: str, embedded: EmbeddedServer | None = None
-) -> Topology:
+def discover(address: Address, ask: Ask, url: str, embedded: EmbeddedServer | None = None) -> Topology:
     """Return the topology of the servers at an address; messages call them ``url``.
 
     Raises:
@@ -33,7 +21,7 @@ def discover(
         return EmbeddedOne(embedded)
     if address.kind == "sentinel":
         assert address.service is not None
-        return SentinelMaster(hosts, address.service, connector.ask, url)
+        return SentinelMaster(hosts, address.service, ask, url)
     if address.kind == "cluster":
-        return Cluster(hosts, connector.ask, url)
+        return Cluster(hosts, ask, url)
     return OneServer(Endpoint(address.socket_path, 0) if address.socket_path else hosts[0])

@@ -1,4 +1,4 @@
-"""How safe a write must be before its commit is reported."""
+"""The setting ``durability`` of a store."""
 
 from __future__ import annotations
 

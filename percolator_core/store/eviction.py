@@ -75,7 +75,7 @@ class EvictionCheck:
             RedisError: the server refuses the check.
         """
         connection.send_packed_command([_PACKED])
-        self._judge([connection.read_response(disable_decoding=True) for _ in _COMMANDS])
+        self.judge([connection.read_response(disable_decoding=True) for _ in _COMMANDS])
         self.postpone()
 
     def request(self) -> tuple[bytes, PendingCheck]:
@@ -87,22 +87,8 @@ class EvictionCheck:
         """Make the next check due in `INTERVAL` seconds."""
         self.due = time.monotonic() + INTERVAL
 
-    def conclude(self, replies: Sequence[Any]) -> None:
-        """Judge the replies to a request that was sent in front of a batch.
-
-        Raises:
-            RedisConnectionError: the server evicts keys, or has done so. Requests in flight on this
-                connection are repeated on a new one, which is checked before they are sent.
-        """
-        if any(isinstance(reply, RedisError) for reply in replies):
-            self.due = 0.0  # for example because it is busy: check again
-            return
-        try:
-            self._judge(replies)
-        except EvictingStore as refused:
-            raise RedisConnectionError(str(refused)) from refused
-
-    def _judge(self, replies: Sequence[bytes]) -> None:
+    def judge(self, replies: Sequence[bytes]) -> None:
+        """Raise EvictingStore if the replies say that the server evicts keys, or has done so."""
         refuse_eviction(read_info(b"".join(replies)), self._name)
 
 
@@ -118,5 +104,16 @@ class PendingCheck(Trailer):
         self._check = check
 
     def take_in(self, replies: list[Any]) -> None:
-        """Judge the replies; raises as `EvictionCheck.conclude`."""
-        self._check.conclude(replies)
+        """Judge the replies.
+
+        Raises:
+            RedisConnectionError: the server evicts keys, or has done so. Requests in flight on this
+                connection are repeated on a new one, which is checked before they are sent.
+        """
+        if any(isinstance(reply, RedisError) for reply in replies):
+            self._check.due = 0.0  # for example because it is busy: check again
+            return
+        try:
+            self._check.judge(replies)
+        except EvictingStore as refused:
+            raise RedisConnectionError(str(refused)) from refused

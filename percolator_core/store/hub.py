@@ -75,7 +75,7 @@ class Hub:
         """True while the loop runs."""
         self._closed = False
         self._raised: BaseException | None = None
-        """The last ``interruption`` that was raised: the hub itself was in order then."""
+        """The last ``interruption`` that was raised: the hub itself was not interrupted then."""
         self._on_answer = self._answered
         self._on_loss = self._retries.repeat_if_lost
         python_gc.allow_for_tasks(width)

@@ -1,7 +1,7 @@
 """Faults of servers by which a client can run code on the server's machine, and the releases that fix them.
 
 A list as of `AS_OF`, from the release notes of Redis and Valkey and the CVE records. A server reports only
-its version: a distribution or a provider may have fixed it without another version number, as Debian does
+its version: a distribution or a provider may have fixed a fault under the same version number, as Debian does
 with Redis 7.0.15.
 """
 

@@ -50,7 +50,7 @@ class PrivateServer:
         # In the folder for temporary files, since the path of a Unix socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="percolator-server-"))
         self.port = 0
-        """The port it listens on since its start; 0 for none."""
+        """The port on which the server has listened since its start; 0 for none."""
         self._listens = listens
         self._settings = {name.replace("_", "-"): value for name, value in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +92,7 @@ class PrivateServer:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Shut the server down in order."""
+        """Shut the server down with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def log_size(self) -> int:

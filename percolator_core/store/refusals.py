@@ -61,7 +61,7 @@ _DEMOTED_WORDS: Final = (
 
 
 def is_read_only(trouble: Exception | None) -> bool:
-    """Return True if a replica refused to write; Redis 6.2 adds words of its own to the refusal."""
+    """Return True if a replica refused a command, or a script, that writes."""
     return isinstance(trouble, ReadOnlyError) or (
         isinstance(trouble, RedisError) and _says(str(trouble), "READONLY")
     )

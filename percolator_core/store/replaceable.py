@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from percolator_core.runtime import process
-from percolator_core.store.refusals import is_read_only
 from percolator_core.store.request import Exchange
-from percolator_core.store.topology import Ask, Endpoint
+from percolator_core.store.topology import Ask, Endpoint, Topology
 
 _PAUSE: Final = 0.1
 """Seconds between two requests for the current servers."""
@@ -18,14 +17,13 @@ _NOBODY_THERE: Final = 5.0
 """Seconds until a confirmation is requested again after a request that no server answered."""
 
 
-class ReplaceableServers(ABC):
+class ReplaceableServers(Topology, ABC):
     """A topology that is learned from sentinels or from the servers of a cluster."""
 
     replaceable = True
 
     def __init__(self, ask: Ask, url: str) -> None:
         """``url`` names the servers in messages."""
-        self.generation = 0
         self._ask = ask
         self._url = url
         self._lock = process.Lock()
@@ -50,12 +48,8 @@ class ReplaceableServers(ABC):
             return self._has_its_place(endpoint)
 
     def heal(self, exchange: Exchange) -> None:
-        """Ask for the current servers; close the connection to a server that has become a replica.
-
-        A replica answers reads, so a read would not fail.
-        """
-        if is_read_only(exchange.trouble) and exchange.pipeline is not None:
-            exchange.pipeline.break_off("the server has become a replica")
+        """Close the connection to a replica, and ask for the current servers."""
+        super().heal(exchange)
         self.look_around()
 
     def look_around(self) -> None:
@@ -63,10 +57,6 @@ class ReplaceableServers(ABC):
         with self._lock:
             if time.monotonic() - self._looked_at >= _PAUSE:
                 self._look()
-
-    def after_fork(self) -> None:
-        """Do nothing: the known servers are the same in a forked child."""
-        return
 
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
         """Ask for the current servers; return the error if no server answers.

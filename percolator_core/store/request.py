@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hiredis import pack_command
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
@@ -31,6 +31,9 @@ from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.store.packing import BYTES_ONLY, Command, first_key
 from percolator_core.store.refusals import as_answer, judge
 
+if TYPE_CHECKING:
+    from percolator_core.store.pipeline import Pipeline
+
 NONE: Final = 0
 BEFORE: Final = 1
 AFTER: Final = 2
@@ -39,16 +42,6 @@ SPARE: Final = 3
 
 _REDIRECTIONS: Final = 3
 """Redirections that are followed without a pause; servers that disagree could redirect without end."""
-
-
-class Carrier(Protocol):
-    """The connection of an exchange."""
-
-    def run(self, exchange: Exchange) -> None:
-        """Send one exchange and wait until this attempt is over."""
-
-    def break_off(self, reason: str) -> None:
-        """Close the connection; exchanges in flight have to be sent again."""
 
 
 class Exchange:
@@ -117,7 +110,7 @@ class Exchange:
         """Why the exchange broke off before its end; None if there is nothing to repeat."""
         self.under_way = False
         """True while an attempt is in flight."""
-        self.pipeline: Carrier | None = None
+        self.pipeline: Pipeline | None = None
         """The connection of the newest attempt."""
 
     @property
@@ -131,7 +124,7 @@ class Exchange:
             and (self.acknowledged is not None or not self.durable)
         )
 
-    def begin(self, pipeline: Carrier) -> list[bytes]:
+    def begin(self, pipeline: Pipeline) -> list[bytes]:
         """Begin an attempt over this connection. Return the commands that still have to be sent."""
         self.under_way = True
         if self.pipeline is None:
@@ -148,7 +141,7 @@ class Exchange:
         return self.packed[len(self.replies) :]
 
     def refuse(self, error: RedisError, *, executed: bool = False) -> None:
-        """Record an error reply. ``executed`` is True if the commands were executed all the same."""
+        """Record an error reply. ``executed`` is True if the commands were executed before the error."""
         verdict = judge(error)
         if verdict.failure is not None:
             self.failure = verdict.failure
@@ -194,7 +187,7 @@ class Exchange:
         self._finish()
 
     def interrupt(self) -> None:
-        """Break off from this side, without notifying the caller, which goes on by itself."""
+        """Break off an attempt that this side has ended, without notifying the caller."""
         tell, self.on_done = self.on_done, None
         self.break_off(interrupted(), sent=self.pipeline is not None)
         self.on_done = tell

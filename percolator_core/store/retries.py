@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import BusyLoadingError
 
@@ -20,6 +20,9 @@ from percolator_core.scripts import Script
 from percolator_core.store.connector import CONNECT_PATIENCE
 from percolator_core.store.request import Exchange
 from percolator_core.store.send_queue import SendQueue
+
+if TYPE_CHECKING:
+    from percolator_core.store.hub import Hub
 
 _PAUSE: Final = 0.02
 _PAUSE_OF_HUB: Final = 0.05
@@ -78,25 +81,12 @@ class RetryPolicy:
         return [one for one in exchanges if one.failure is None]
 
 
-class Sender(Protocol):
-    """The hub, as far as retries of its exchanges need it."""
-
-    def do_next(self, call: Callable[[], None]) -> None:
-        """Run ``call`` outside all tasks, before anything else."""
-
-    def begin(self, call: Callable[[Exchange], None], repeats: Exchange) -> None:
-        """Run ``call`` as a task that sends the exchange ``repeats`` again."""
-
-    def sleep(self, seconds: float) -> None:
-        """Park the current task for a time."""
-
-
 class Retries:
     """Sends exchanges of a hub again after a failed attempt, as the policy decides."""
 
     __slots__ = ("_hub", "_open", "_policy", "_queue", "_without_script")
 
-    def __init__(self, hub: Sender, queue: SendQueue, policy: RetryPolicy) -> None:
+    def __init__(self, hub: Hub, queue: SendQueue, policy: RetryPolicy) -> None:
         self._hub = hub
         self._queue = queue
         self._policy = policy
@@ -139,7 +129,7 @@ class Retries:
         for exchange in exchanges:
             by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
         # Park all before the first repair, which Ctrl-C may end.
-        self._queue.park(exchanges)
+        self._queue.parked += exchanges
         for those in by_pipeline.values():
             self._repair_parked(those)
 
@@ -152,7 +142,7 @@ class Retries:
 
     def _retry(self, exchange: Exchange) -> None:
         if self._open.pop(id(exchange), None) is not None:
-            self._queue.park((exchange,))
+            self._queue.parked.append(exchange)
             self._repair_parked((exchange,))
 
     def _repair_parked(self, exchanges: Sequence[Exchange]) -> None:

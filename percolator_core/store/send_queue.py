@@ -47,7 +47,7 @@ class SendQueue:
         self._connections = connections
         self._tasks = tasks
         self.parked: list[Exchange] = []
-        """Exchanges to send with the next batch. The hub adds to this list itself, which saves a call."""
+        """Exchanges to send with the next batch. The hub and `Retries` add to this list themselves."""
         self.load = 0
         """Estimated bytes that tasks have parked since the newest batch; deferred exchanges do not count."""
 
@@ -93,10 +93,6 @@ class SendQueue:
         if until is None:
             return self._connections.receive()
         return self._connections.receive(min(max(0.0, until - time.monotonic()), IDLE))
-
-    def park(self, exchanges: Iterable[Exchange]) -> None:
-        """Send the exchanges with the next batch."""
-        self.parked += exchanges
 
     def park_again(self, lost: Iterable[Exchange]) -> None:
         """Park interrupted exchanges again, unless they are parked or done."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import AuthenticationError, RedisError
 
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store.refusals import LOST, is_read_only
 from percolator_core.store.replaceable import ReplaceableServers
 from percolator_core.store.request import Exchange
@@ -16,14 +16,12 @@ from percolator_core.store.topology import Ask, Endpoint
 class SentinelMaster(ReplaceableServers):
     """The master of a service that sentinels watch."""
 
-    clustered = False
-
     def __init__(self, sentinels: Sequence[Endpoint], service: str, ask: Ask, url: str) -> None:
         """``sentinels`` are asked in turn.
 
         Raises:
-            ConfigurationError: the sentinels know no such service.
-            StoreUnavailable: no sentinel answers.
+            ConfigurationError: the servers are no sentinels, or know no such service.
+            StoreUnavailable: no sentinel answers, or all refuse the login.
         """
         super().__init__(ask, url)
         self._sentinels = list(sentinels)
@@ -31,7 +29,7 @@ class SentinelMaster(ReplaceableServers):
         self._endpoint: Endpoint | None = None
         refused = self._look()
         if refused is not None:
-            raise refused
+            raise self._unusable(refused)
         if self._endpoint is None:
             raise self._unknown()
 
@@ -53,22 +51,6 @@ class SentinelMaster(ReplaceableServers):
         return endpoint == self._endpoint
 
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:  # noqa: ARG002 - a master is not asked
-        try:
-            found = self._named_master()
-        except PercolatorError as refused:
-            return refused
-        if found is not None and found != self._endpoint:
-            self._endpoint = found
-            self.generation += 1
-        return None
-
-    def _named_master(self) -> Endpoint | None:
-        """Return the master from the first sentinel that knows the service; None if none of them does.
-
-        Raises:
-            ConfigurationError: the servers are no sentinels.
-            StoreUnavailable: no sentinel answers, or all refuse the login.
-        """
         refused: Exception | None = None
         answered = False
         for sentinel in list(self._sentinels):
@@ -82,18 +64,23 @@ class SentinelMaster(ReplaceableServers):
                 # In the future, this sentinel is asked first.
                 self._sentinels.remove(sentinel)
                 self._sentinels.insert(0, sentinel)
-                return Endpoint(found[0].decode(), int(found[1]))
-        if answered:
-            return None
+                master = Endpoint(found[0].decode(), int(found[1]))
+                if master != self._endpoint:
+                    self._endpoint = master
+                    self.generation += 1
+                break
+        return None if answered else refused
+
+    def _unusable(self, refused: Exception) -> Exception:
         if isinstance(refused, AuthenticationError):
-            raise StoreUnavailable(
+            return StoreUnavailable(
                 f"the sentinels of {self._url} refuse the login ({refused}): check ?sentinel_password="
             )
         if "unknown command" in str(refused):
-            raise ConfigurationError(
+            return ConfigurationError(
                 f"{self._url} names no sentinels: use a redis:// or redis+cluster:// URL"
             )
-        raise StoreUnavailable(
+        return StoreUnavailable(
             f"no sentinel of {self._url} answers ({refused}): check that they run, and the ports"
         )
 

@@ -28,5 +28,5 @@ def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]
     """
     connector = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
     with ExitStack() as stack:
-        endpoints = discover(parse(url), connector, redacted(url)).endpoints()
+        endpoints = discover(parse(url), connector.ask, redacted(url)).endpoints()
         yield {endpoint: stack.enter_context(connector.client(endpoint)) for endpoint in endpoints}

@@ -95,7 +95,7 @@ class Store:
         if self.embedded is not None:
             self._connector.recognise = self.embedded.check_folder
         self.durability.check_against(self._connector.timeout)
-        self._topology = discover(address, self._connector, self.url, self.embedded)
+        self._topology = discover(address, self._connector.ask, self.url, self.embedded)
         self._oracle_slot = slot_of(self.keyspace.oracle)
         self._counts_disk = False
         self.scripts = load_scripts(False)
@@ -186,7 +186,7 @@ class Store:
         return self._durable_exchange(commands).replies
 
     def call_apart(self, *commands: Command) -> list[Any]:
-        """As `call`, but over the thread's own connection also under a hub, where it blocks all tasks.
+        """As `call`, but always over the thread's own connection: under a hub this blocks all tasks.
 
         For requests that must not be interleaved with other tasks of the thread.
         """

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import greenlet
 
 from percolator_core.store.request import Exchange
 
+if TYPE_CHECKING:
+    from percolator_core.store.hub import Hub
+    from percolator_core.store.task_pool import TaskPool
+
 T = TypeVar("T")
-
-
-class Scheduler(Protocol):
-    """The hub, as far as its tasks and futures need it."""
-
-    loop: greenlet.greenlet
-    interruption: BaseException | None
-
-    def wait_for(self, future: Future[Any]) -> None:
-        """Return when the future is done."""
-
-    def make_ready(self, task: Task, ticket: object = None) -> None:
-        """Let a task begin, or go on if it is parked for ``ticket``."""
-
-
-class OnEnd(Protocol):
-    """Called when a task's function is over."""
-
-    def __call__(self, task: Task, *, rests: bool) -> None:
-        """``rests`` is True if the task can be given another function, and False if it ends."""
 
 
 class Future(Generic[T]):
@@ -37,7 +21,7 @@ class Future(Generic[T]):
 
     __slots__ = ("_done", "_error", "_hub", "_value", "_waiters")
 
-    def __init__(self, hub: Scheduler) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._done = False
         self._value: T | None = None
@@ -83,7 +67,7 @@ class Task(greenlet.greenlet):
     It is used again because making a greenlet takes longer than most functions run.
     """
 
-    hub: Scheduler
+    hub: Hub
     awaiting: object = None
     """The ticket for which the task is parked, or about to be parked; None while it runs.
 
@@ -96,10 +80,10 @@ class Task(greenlet.greenlet):
     deadline: Any = None
     """The watchdog's time limit: ``at`` (monotonic seconds), and ``error()``, which makes the exception."""
 
-    def __init__(self, hub: Scheduler, on_end: OnEnd) -> None:
+    def __init__(self, hub: Hub, pool: TaskPool) -> None:
         super().__init__(self._work, hub.loop)
         self.hub = hub
-        self._on_end = on_end
+        self._pool = pool
         self._job: Job | None = None
 
     def take(self, job: Job, ticket: object) -> None:
@@ -117,13 +101,13 @@ class Task(greenlet.greenlet):
                 self._job = None
                 # Set before the call: the pool may give the task its next function at once.
                 self.awaiting = RESTING
-                self._on_end(self, rests=True)
+                self._pool.ended(self, rests=True)
                 self.hub.loop.switch()
         finally:
-            # Also when Ctrl-C strikes between two functions: otherwise the pool would lose a place.
+            # Also when Ctrl-C comes between two functions: otherwise the pool would lose a place.
             self.awaiting = RESTING
             self.cancel()
-            self._on_end(self, rests=False)
+            self._pool.ended(self, rests=False)
 
     def _run(self) -> bool:
         """Run the function; return True if the task can be given another one."""

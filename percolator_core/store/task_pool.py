@@ -1,25 +1,21 @@
-"""The tasks of a hub: submitted functions start in order, at most so many at a time."""
+"""The tasks of a hub: submitted functions start in order, a limited number at a time."""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import greenlet
 
 from percolator_core.store.request import Exchange
 from percolator_core.store.send_queue import Gathering, task_of
-from percolator_core.store.task import Future, Job, Scheduler, Task, cancel
+from percolator_core.store.task import Future, Job, Task, cancel
 
-
-class Loop(Scheduler, Protocol):
-    """The hub, as far as the pool needs it."""
-
-    def do_next(self, call: Callable[[], None]) -> None:
-        """Run ``call`` outside all tasks, before anything else."""
+if TYPE_CHECKING:
+    from percolator_core.store.hub import Hub
 
 
 class TaskPool:
@@ -38,7 +34,7 @@ class TaskPool:
         "waiting",
     )
 
-    def __init__(self, hub: Loop, width: int) -> None:
+    def __init__(self, hub: Hub, width: int) -> None:
         self._hub = hub
         self._width = width
         self._resting: list[Task] = []
@@ -72,7 +68,7 @@ class TaskPool:
 
     def start(self, job: Job) -> Task:
         """Start a function now, whether or not there is a place."""
-        task = self._resting.pop() if self._resting else Task(self._hub, self.ended)
+        task = self._resting.pop() if self._resting else Task(self._hub, self)
         ticket = next(self.tickets)
         task.take(job, ticket)
         self.active.add(task)
@@ -80,7 +76,10 @@ class TaskPool:
         return task
 
     def ended(self, task: Task, *, rests: bool) -> None:
-        """Give the place of a task whose function is over to the next one."""
+        """Give the place of a task whose function is over to the next one.
+
+        ``rests`` is True if the task can be given another function, and False if it ends.
+        """
         self.active.discard(task)
         if rests:
             self._resting.append(task)

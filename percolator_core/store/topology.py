@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.packing import Command
@@ -32,27 +32,36 @@ Ask = Callable[[Endpoint, Command], Any]
 """Sends one command to one server over a connection of its own, and returns the reply."""
 
 
-class Topology(Protocol):
-    """The servers and their slots."""
+class Topology:
+    """The servers and their slots. By default, no other server can take the place of one of them."""
 
-    clustered: bool
+    clustered = False
     """True if several servers share the slots, so that each command goes to the server of its key."""
-    replaceable: bool
+    replaceable = False
     """True if sentinels or a cluster can replace a server by another one."""
-    generation: int
+    generation = 0
     """Counts the changes of servers and slots."""
 
     def endpoint(self, slot: int) -> Endpoint:
         """Return the server that has the slot; raise a RedisError while there is none."""
+        raise NotImplementedError
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return all servers that have slots."""
+        raise NotImplementedError
 
-    def confirms(self, endpoint: Endpoint, since: float) -> bool:
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
         """Return True if the server's place was confirmed after ``since``, or if no server answers."""
+        return True
 
     def heal(self, exchange: Exchange) -> None:
-        """Find the current servers again if the failure of the exchange requires it."""
+        """After a failure of the exchange, close the connection to a server that has become a replica.
+
+        A replica answers reads, so a read would not fail. Another server may answer at the address as the
+        master.
+        """
+        if is_read_only(exchange.trouble) and exchange.pipeline is not None:
+            exchange.pipeline.break_off("the server has become a replica")
 
     def look_around(self) -> None:
         """Ask for servers and slots again, unless another request was made just before."""
@@ -61,12 +70,8 @@ class Topology(Protocol):
         """In a forked child: forget the state that is valid only in the parent."""
 
 
-class OneServer:
+class OneServer(Topology):
     """A server at a known address."""
-
-    clustered = False
-    replaceable = False
-    generation = 0
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -78,21 +83,6 @@ class OneServer:
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the one server."""
         return (self._endpoint,)
-
-    def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True: no other server could confirm it."""
-        return True
-
-    def heal(self, exchange: Exchange) -> None:
-        """Close the connection to a replica: another server may answer at this address as the master."""
-        if is_read_only(exchange.trouble) and exchange.pipeline is not None:
-            exchange.pipeline.break_off("the server has become a replica")
-
-    def look_around(self) -> None:
-        """Do nothing: the server does not change."""
-
-    def after_fork(self) -> None:
-        """Do nothing: the address does not change."""
 
 
 class EmbeddedOne(OneServer):

@@ -25,7 +25,7 @@ class Wakeup:
             pass  # a full pipe wakes the hub as well; a closed one belongs to a hub that has ended
 
     def wait(self, seconds: float | None, *sockets: Any) -> None:
-        """Wait for `wake`, for input on one of the sockets, or for so many seconds (None: no limit)."""
+        """Wait for `wake`, for input on one of the sockets, or for ``seconds`` (None: no limit)."""
         poll = select.poll()
         for waited_for in (self._receiving, *sockets):
             poll.register(waited_for, select.POLLIN)

@@ -236,14 +236,14 @@ def stop_renewing(db: percolator.Database) -> None:
 
 def hang_up(db: percolator.Database) -> None:
     """Close this client's connections; others are opened when next needed."""
-    for connections in db.store._pool:
+    for connections in db.store._pool._all:
         connections.close()
         connections._pipelines.clear()
 
 
 def pipelines_of(db: percolator.Database) -> list[Pipeline]:
     """One for each server and conversation of this client."""
-    return [one for connections in db.store._pool for one in connections._pipelines.values()]
+    return [one for connections in db.store._pool._all for one in connections._pipelines.values()]
 
 
 def open_pipelines(db: percolator.Database) -> list[Pipeline]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.embedded import folder, start
+from percolator_core.store.embedded import folder, shutdown, start
 from percolator_core.store.embedded import server as embedded
 from percolator_core.store.embedded.binary import OVERRIDE, Binary
 from percolator_core.store.embedded.server import EmbeddedServer
@@ -133,9 +133,9 @@ def test_a_server_that_lives_and_is_silent(
 ) -> None:
     server = EmbeddedServer.join(state)
     os.kill(server.pid, signal.SIGSTOP)
-    monkeypatch.setattr(embedded, "_ASK_LIMIT", 0.05)
+    monkeypatch.setattr(shutdown, "ASK_LIMIT", 0.05)
     monkeypatch.setattr(embedded, "QUIET_LIMIT", 0.1)
-    monkeypatch.setattr(embedded, "_STOP_LIMIT", 0.1)
+    monkeypatch.setattr(shutdown, "STOP_LIMIT", 0.1)
     try:
         with pytest.raises(StoreUnavailable) as error:
             server.ensure_running()  # and never a second server on the same state

@@ -60,7 +60,7 @@ class Lock:
         os.close(self.fd)
 
     def is_file(self, path: Path) -> bool:
-        """Return True if ``path`` is still the file that was opened; also for a forked child."""
+        """Return True if ``path`` is still the file that was opened; works in a forked child, too."""
         try:
             return os.path.samestat(self._file, path.stat())
         except (FileNotFoundError, NotADirectoryError):

@@ -31,18 +31,16 @@ from percolator_core.store.embedded import shutdown
 from percolator_core.store.embedded.folder import explained, known_socket_path, prepare
 from percolator_core.store.embedded.locks import MUTEX, USERS, WATCHER, Lock, no_server
 from percolator_core.store.embedded.shutdown import Connection, Ending
-from percolator_core.store.embedded.start import died, have_it_watched, start
+from percolator_core.store.embedded.start import died, start, start_watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
 # Limits in seconds. A server that reports that it loads data or runs a long script gets more time.
-_ASK_LIMIT = shutdown.ASK_LIMIT
 QUIET_LIMIT = 30.0
 _LOADING_LIMIT = 600.0
-_STOP_LIMIT = shutdown.STOP_LIMIT
-_MUTEX_LIMIT = _LOADING_LIMIT + QUIET_LIMIT + _STOP_LIMIT
+_MUTEX_LIMIT = _LOADING_LIMIT + QUIET_LIMIT + shutdown.STOP_LIMIT
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 _WATCHER_LIMIT = 1.0
 
@@ -102,7 +100,7 @@ class EmbeddedServer:
     def ensure_running(self) -> None:
         """Start the server again if it has died, and wait until it is ready.
 
-        Call it after the connection was lost. ``socket_path`` stays the same.
+        Call it after the connection was lost.
 
         Raises:
             ConfigurationError: as `join`.
@@ -134,8 +132,8 @@ class EmbeddedServer:
 
         Raises:
             StoreUnavailable: the server may have ended before its log was on disk, or cannot write its log:
-                acknowledged commits may be lost, or will be lost unless space on the disk is freed soon. This
-                user has left all the same.
+                acknowledged commits may be lost, or will be lost unless space on the disk is freed soon. In
+                each case, this user has left.
         """
         if self._users is None or self._process != process.pid:
             return
@@ -241,7 +239,7 @@ class EmbeddedServer:
                         raise died(self.folder, logged)
                     logged = start(self.folder, lock)
                     # Before it is ready: it may load for long, and its user may be killed in that time.
-                    have_it_watched(self.folder, self.socket_path)
+                    start_watcher(self.folder, self.socket_path)
                 finally:
                     lock.close(release=False)
                 started = True
@@ -253,7 +251,7 @@ class EmbeddedServer:
             time.sleep(pause)
             pause = min(pause * 1.2, _LONGEST_PAUSE)
         self.pid, self.version = answer.pid or 0, answer.version
-        have_it_watched(self.folder, self.socket_path)
+        start_watcher(self.folder, self.socket_path)
 
     def _stop(self) -> str:
         """Shut the server down and wait for its end. The caller holds the mutex and is the last user.
@@ -261,7 +259,7 @@ class EmbeddedServer:
         Return a message if the state is at risk, else "".
         """
         self.socket_path = known_socket_path(self.folder)
-        ending = shutdown.stop(self.folder, self.socket_path, limit=_STOP_LIMIT, ask_limit=_ASK_LIMIT)
+        ending = shutdown.stop(self.folder, self.socket_path)
         if ending is Ending.NOT_OURS:
             _log.warning("the process at %s is not ours and goes on", self.socket_path)
         elif ending is Ending.STILL_LIVES:
@@ -278,7 +276,7 @@ class EmbeddedServer:
         )
 
     def _await_watcher(self) -> None:
-        """Wait for the end of the watcher, so that no process of ours has the folder open."""
+        """Wait for the end of the watcher, so that no process of this library has the folder open."""
         until = time.monotonic() + _WATCHER_LIMIT
         with suppress(OSError):  # none was ever started
             lock = Lock(self.folder / WATCHER)
@@ -289,7 +287,7 @@ class EmbeddedServer:
     def _risk(self) -> str:
         """Return a message if the server, which other users keep running, cannot write its log; else ""."""
         try:
-            with Connection(known_socket_path(self.folder), _ASK_LIMIT) as connection:
+            with Connection(known_socket_path(self.folder), shutdown.ASK_LIMIT) as connection:
                 if not shutdown.cannot_write(connection.ask("INFO")):
                     return ""
         except OSError:
@@ -316,7 +314,7 @@ def own_error_first(error: BaseException | None) -> Iterator[None]:
 def ask(path: str) -> Answer:
     """Ask the server at a socket for its state."""
     try:
-        with Connection(path, _ASK_LIMIT) as connection:
+        with Connection(path, shutdown.ASK_LIMIT) as connection:
             pong, info = connection.ask("PING"), connection.ask("INFO")
     except OSError as error:
         return Answer(words=f"it does not answer: {error}")

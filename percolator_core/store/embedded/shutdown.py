@@ -163,21 +163,14 @@ def cannot_write(info: bytes) -> bool:
     return field(info, "aof_last_write_status") == "err"
 
 
-def stop(
-    folder: Path,
-    socket_path: str,
-    *,
-    keep_unwritten: bool = False,
-    limit: float = STOP_LIMIT,
-    ask_limit: float = ASK_LIMIT,
-) -> Ending:
+def stop(folder: Path, socket_path: str, *, keep_unwritten: bool = False) -> Ending:
     """Shut the folder's server down and wait for its end. The caller holds the mutex; there is no user.
 
     With ``keep_unwritten`` a server that cannot write its log is not stopped. Only this function notes an
     orderly stop: a server that ends in another way, say by SIGTERM, may silently fail to write its log.
     """
-    until = time.monotonic() + limit
-    attempt = _Attempt(folder, socket_path, ask_limit, keep_unwritten=keep_unwritten)
+    until = time.monotonic() + STOP_LIMIT
+    attempt = _Attempt(folder, socket_path, keep_unwritten=keep_unwritten)
     while (lock := no_server(folder)) is None:
         refused = attempt.ask()
         if refused is not None:
@@ -194,10 +187,9 @@ def stop(
 class _Attempt:
     """One stop of a server: the order to shut down, until the server accepts it."""
 
-    def __init__(self, folder: Path, socket_path: str, ask_limit: float, *, keep_unwritten: bool) -> None:
+    def __init__(self, folder: Path, socket_path: str, *, keep_unwritten: bool) -> None:
         self._folder = folder
         self._socket_path = socket_path
-        self._limit = ask_limit
         self._keep_unwritten = keep_unwritten
         self._begun = self._obeyed = self._breaks_off = False
         self._history = ""
@@ -207,7 +199,7 @@ class _Attempt:
         if self._obeyed:
             return None
         try:
-            with Connection(self._socket_path, self._limit) as connection:
+            with Connection(self._socket_path, ASK_LIMIT) as connection:
                 info = connection.ask("INFO")
                 pid = field(info, "process_id")
                 if not pid:

@@ -96,38 +96,34 @@ def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
     return StoreUnavailable(f"the redis-server of {folder} ended at its start ({last}): see {log}")
 
 
-def have_it_watched(folder: Path, socket_path: str) -> None:
+def start_watcher(folder: Path, socket_path: str) -> None:
     """Start the watcher, which ends the server after its last user, unless it runs already.
 
     The caller holds the mutex, and the server lives.
     """
     try:
-        _spawn_watcher(folder, socket_path)
+        lock = Lock(folder / WATCHER)
+        try:
+            if not sys.executable or not lock.take(fcntl.LOCK_EX):
+                return
+            command = [sys.executable, "-I", "-S", watcher.__file__]
+            # A link to the socket may disappear with its TMPDIR. The current directory of a process does not.
+            here = "/"
+            if Path(socket_path).parent != folder:
+                here, socket_path = str(folder), "redis.sock"
+            arguments = [str(folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
+            # The shell ends at once, so that no process has the watcher as a child to wait for.
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", *command, *arguments],
+                cwd=here,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(lock.fd,),
+                start_new_session=True,
+                check=False,
+            )
+        finally:
+            lock.close(release=False)
     except OSError as error:
         _log.warning("the redis-server of %s runs on when this process is killed: %s", folder, error)
-
-
-def _spawn_watcher(folder: Path, socket_path: str) -> None:
-    lock = Lock(folder / WATCHER)
-    try:
-        if not sys.executable or not lock.take(fcntl.LOCK_EX):
-            return
-        command = [sys.executable, "-I", "-S", watcher.__file__]
-        # A link to the socket may disappear with its TMPDIR. The current directory of a process does not.
-        here = "/"
-        if Path(socket_path).parent != folder:
-            here, socket_path = str(folder), "redis.sock"
-        arguments = [str(folder), socket_path, str(lock.fd), str(_WATCH_PERIOD)]
-        # The shell ends at once, so that no process has the watcher as a child to wait for.
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *command, *arguments],
-            cwd=here,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(lock.fd,),
-            start_new_session=True,
-            check=False,
-        )
-    finally:
-        lock.close(release=False)

@@ -4,8 +4,8 @@ This file runs as a separate process. It imports few modules, so that the proces
 at its start, so that it still works after the package is replaced. It keeps a connection to the server, which
 closes when the server ends, and checks every few seconds for users. A user is found by its lock. The server
 is ended only under the mutex that every user takes to join. A client of ``unix://`` has no lock: the watcher
-checks the time of its newest command. It checks twice, since the computer may have been asleep. After the
-watcher was killed, the next process that joins starts another one.
+checks the time of its newest command. After the watcher was killed, the next process that joins starts
+another one.
 """
 
 from __future__ import annotations
