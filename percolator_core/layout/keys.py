@@ -240,22 +240,6 @@ def tablet_number(tag: bytes) -> int:
 class Keyspace:
     """All keys of one namespace."""
 
-    __slots__ = (
-        "_tags",
-        "activating",
-        "catalog",
-        "chain",
-        "counts",
-        "folders",
-        "format",
-        "namespace",
-        "oracle",
-        "pins",
-        "prefix",
-        "samples",
-        "workers",
-    )
-
     def __init__(self, namespace: str) -> None:
         """``namespace`` is any text of 1 to 200 bytes; ValueError otherwise."""
         check_name("namespace", namespace)

@@ -6,7 +6,7 @@ thread.
 """
 
 from percolator_core.store.durability import Durability
-from percolator_core.store.hub import Hub, current_hub, is_being_ended
+from percolator_core.store.hub import Hub, is_being_ended
 from percolator_core.store.request import OutcomeOpenError
 from percolator_core.store.store import FORMAT, Store
 from percolator_core.store.task import Future, current_task
@@ -20,7 +20,6 @@ __all__ = [
     "OutcomeOpenError",
     "Store",
     "StoreUrl",
-    "current_hub",
     "current_task",
     "is_being_ended",
 ]

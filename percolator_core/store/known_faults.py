@@ -85,7 +85,7 @@ def exposure(info: Mapping[str, object]) -> Exposure | None:
     found = [fault for fault in FAULTS if _is_open(version, fault.mended[product])]
     if not found:
         return None
-    line, lines = _numbers(version)[:2], found[-1].mended[product]
+    line, lines = version_numbers(version)[:2], found[-1].mended[product]
     releases = ", ".join(f"{major}.{minor}.{patch}" for (major, minor), patch in sorted(lines.items()))
     here = "" if line in lines else f", and none of {line[0]}.{line[1]}"
     return Exposure(
@@ -113,12 +113,13 @@ def warn_once(info: Mapping[str, object]) -> None:
 
 
 def _is_open(version: str, lines: Lines) -> bool:
-    major, minor, patch = _numbers(version)
+    major, minor, patch = version_numbers(version)
     if (major, minor) in lines:
         return patch < lines[major, minor]
     return (major, minor) < max(lines)
 
 
-def _numbers(version: str) -> tuple[int, int, int]:
+def version_numbers(version: str) -> tuple[int, int, int]:
+    """Return major, minor and patch version, 0 for missing numbers."""
     major, minor, patch, *_ = (int(part) for part in [*re.findall(r"\d+", version), "0", "0", "0"])
     return major, minor, patch

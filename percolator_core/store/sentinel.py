@@ -38,10 +38,6 @@ class SentinelMaster(ReplaceableServers):
         assert self._endpoint is not None
         return self._endpoint
 
-    def endpoints(self) -> Sequence[Endpoint]:
-        """Return a list of the master only."""
-        return (self.endpoint(0),)
-
     def heal(self, exchange: Exchange) -> None:
         """Ask the sentinels again after a lost connection, or when the server has become a replica."""
         if isinstance(exchange.trouble, LOST) or is_read_only(exchange.trouble):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.store.embedded.binary import OLDEST_SERVER
+from percolator_core.store.known_faults import version_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class ServerInfo:
     @property
     def version_pair(self) -> tuple[int, int]:
         """Major and minor version."""
-        major, minor, *_ = (int(part) for part in [*re.findall(r"\d+", self.version), "0"])
-        return major, minor
+        return version_numbers(self.version)[:2]
 
 
 def read_info(raw: bytes) -> ServerInfo:

@@ -48,7 +48,7 @@ class Topology:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return all servers that have slots."""
-        raise NotImplementedError
+        return (self.endpoint(0),)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
         """Return True if the server's place was confirmed after ``since``, or if no server answers."""
@@ -79,10 +79,6 @@ class OneServer(Topology):
     def endpoint(self, slot: int) -> Endpoint:  # noqa: ARG002 - it has them all
         """Return the server."""
         return self._endpoint
-
-    def endpoints(self) -> Sequence[Endpoint]:
-        """Return the one server."""
-        return (self._endpoint,)
 
 
 class EmbeddedOne(OneServer):

@@ -28,7 +28,6 @@ from percolator_core import Database
 from percolator_core.store import (
     Hub,
     connections,
-    current_hub,
     hub,
     pipeline,
     request,
@@ -37,6 +36,7 @@ from percolator_core.store import (
     task_pool,
     wakeup,
 )
+from percolator_core.store.hub import current_hub
 from percolator_core.store.task import Future
 from percolator_core.transaction.transaction import Transaction
 from tests.servers.plain import until
