@@ -194,10 +194,10 @@ class Transaction(Snapshot, TypedWrites):
             raise PercolatorError(
                 "the transaction is committed and cannot be rolled back: write the old values again"
             )
-        was_open = self._state == "open"
-        self._state = "discarded"
-        self._writes.clear()
-        if was_open:
+        # A signal handler may call this in the middle of a commit, which still needs the writes.
+        if self._state == "open":
+            self._state = "discarded"
+            self._writes.clear()
             self._end()
 
     def __enter__(self) -> Self:

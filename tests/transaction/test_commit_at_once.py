@@ -16,7 +16,10 @@ from percolator_core.store import OutcomeOpenError
 from percolator_core.transaction import commit as commits
 from percolator_core.transaction.commit import commit_at_once
 from percolator_core.transaction.transaction import Transaction
-from tests.servers.plain import commit_of
+from tests.servers.plain import Faults, commit_of, die
+from tests.transaction.phases import X, Y, Z, locks, started, values
+
+Connect = Callable[..., Database]
 
 
 class Item(Table, name="items", partition=[Hash("id", buckets=3)]):
@@ -156,3 +159,44 @@ def test_every_reply_means_the_same_as_in_a_commit(
             return found[0], shown
 
     assert run(fast=True) == run(fast=False)
+
+
+@pytest.mark.parametrize("under_hub", [False, True], ids=["alone", "hub"])
+@pytest.mark.parametrize("lost", [False, True], ids=["refused", "refused-again"])
+def test_a_rollback_in_the_middle_of_a_commit_changes_nothing(
+    connect: Connect, db: Database, writer: Database, lost: bool, under_hub: bool
+) -> None:
+    """A signal handler rolls back what is being committed. The commit has its writes also after a refusal."""
+    client = connect()
+    holder = commit_of(started(writer, Y, Z))
+    holder.prewrite()
+    if not lost:
+        die(writer)
+    faults = Faults(client)
+
+    def commit() -> str:
+        t = started(client, X, Y)
+        if lost:
+            faults.script("prewrite", "hold")
+        faults.script("prewrite", t.rollback)
+        try:
+            t.commit()
+        except Exception as error:  # noqa: BLE001 - shown below
+            return type(error).__name__
+        return "committed"
+
+    if under_hub:
+        with client.concurrency(2) as executor:
+            found = executor.submit(commit).result()
+    else:
+        found = commit()
+    if not lost:
+        assert found == "committed"
+        assert values(db) == [b"new", b"new", b"old"]
+        return
+    assert found == "TransactionConflict"
+    holder.roll_back()
+    writer.store.one((b"PING",))
+    faults.deliver()  # the first copy is late, and was fenced off
+    assert values(db) == [b"old"] * 3
+    assert locks(db) == []
