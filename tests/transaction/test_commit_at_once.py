@@ -10,7 +10,8 @@ import pytest
 
 from percolator_core import Database, Hash, PrimaryKey, StoreUnavailable, Table
 from percolator_core.errors import PercolatorError
-from percolator_core.layout.records import NOTIFY
+from percolator_core.layout.keys import MAX_COLUMN
+from percolator_core.layout.records import MAX_ROW, NOTIFY
 from percolator_core.scripts.replies import Outcome
 from percolator_core.store import OutcomeOpenError
 from percolator_core.transaction import commit as commits
@@ -80,6 +81,17 @@ def test_a_write_set_over_the_bounds_is_left_to_a_commit(
     assert t.commit() > t.start_timestamp
     with tables.snapshot() as snapshot:
         assert len(list(snapshot.scan("t"))) == cells
+
+
+@pytest.mark.parametrize(("row", "column"), [(MAX_ROW, 1), (1, MAX_COLUMN)])
+def test_a_write_set_with_many_bytes_of_names_is_left_to_a_commit(
+    tables: Database, monkeypatch: pytest.MonkeyPatch, row: int, column: int
+) -> None:
+    t = tables.begin()
+    for number in range(70):
+        t.set("t", f"{number:0{row}}", f"{number:0{column}}", b"")
+    assert captured(tables, t, monkeypatch) is None
+    assert not commit_of(t).in_one_call
 
 
 def test_a_write_set_of_more_tablets_than_numbers_is_left_to_a_commit(
