@@ -143,9 +143,11 @@ class Transaction(Snapshot, TypedWrites):
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(row)}")
         rows = self._writes.get(handle.name)
         if rows is None:
-            rows = self._writes[handle.name] = {}
+            # The write comes last: if an exception of a signal handler interrupts this, there is none.
             self._written[handle.name] = handle
-        elif self._written[handle.name] is not handle:
+            self._writes[handle.name] = {row: {column: write}}
+            return
+        if self._written[handle.name] is not handle:
             # The first read found a change of the table, and earlier writes were made by the old definition.
             raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)

@@ -206,6 +206,31 @@ def test_a_handler_between_any_two_lines(db: Database, two_phase: bool) -> None:
     assert not db.store.one((b"ZCARD", db.store.keyspace.pins))
 
 
+@pytest.mark.parametrize("goes_on", [False, True], ids=["committed", "written-again"])
+def test_a_write_that_is_interrupted_is_made_or_not(db: Database, goes_on: bool) -> None:
+    """Such as by the exception of a time limit, which the caller catches: the transaction may go on."""
+
+    class OverError(Exception):
+        pass
+
+    def stop() -> None:
+        raise OverError
+
+    def attempt(line: int) -> Interruption:
+        t = db.begin()
+        with Interruption(stop, line, "transaction/transaction.py") as interruption, suppress(OverError):
+            t.set("t", b"row", "v", b"x")
+        try:
+            if goes_on:
+                t.set("t", b"row", "w", b"x")
+            t.commit()
+        except LookupError as error:
+            raise AssertionError("the transaction is stuck") from error
+        return interruption
+
+    assert at_every_line(attempt) > 5
+
+
 def test_a_handler_while_a_client_comes_alive(connect: Connect, db: Database) -> None:
     """The first lock of a client needs its liveness token: a handler may be the one to make it."""
     fill(db)
