@@ -24,7 +24,7 @@ Connect = Callable[..., Database]
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
-refused = pytest.raises(PercolatorError, match="another process")
+refused = pytest.raises(PercolatorError, match="this one was forked")
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def refused_in_the_child() -> Iterator[list[int]]:
             os._exit(2)
     except BaseException as error:
         if os.getpid() != parent:
-            os._exit(0 if isinstance(error, PercolatorError) and "another process" in str(error) else 3)
+            os._exit(0 if isinstance(error, PercolatorError) and "this one was forked" in str(error) else 3)
         raise
     (child,) = children
     _, status = os.waitpid(child, 0)
