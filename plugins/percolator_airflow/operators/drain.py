@@ -92,6 +92,8 @@ class DrainOperator(StoreOperator):
             AirflowException: the budget is spent, the store was unavailable, or the task was killed; a retry
                 does the rest.
         """
+        from percolator_core.worker import Counts
+
         with self.guarded(_CARRY_ON):
             folder = self.folder()
             chosen = self._chosen(folder.declared)
@@ -101,7 +103,7 @@ class DrainOperator(StoreOperator):
                 left = _left(db, chain, chosen)
                 if not left:
                     self.log.info("no cell waits for the observers of %s", chain.name)
-                    return _summary(None, 0)
+                    return _summary(Counts(), 0)
                 self.log.info("%d cells wait for the observers of %s", left, chain.name)
                 drain = self._with_spark if self.engine == "spark" else self._here
                 counts, late = drain(db, chain, chosen, budget)
@@ -191,9 +193,7 @@ def _left(db: Database, chain: Chain, chosen: frozenset[str]) -> int:
     return sum(waiting[name] for name in chosen)
 
 
-def _summary(counts: Counts | None, left: int) -> dict[str, Any]:
-    if counts is None:
-        return {**dict.fromkeys(_SHOWN, 0), "seconds": 0.0, "left": left, "observers": {}}
+def _summary(counts: Counts, left: int) -> dict[str, Any]:
     total = counts.total()
     return {
         **{name: getattr(total, name) for name in _SHOWN},

@@ -133,7 +133,7 @@ class Plot:
         return show(self.form, max(numbers) if self.form == "age" else sum(numbers))
 
 
-def rates(times: Sequence[float], counts: Sequence[int | None]) -> list[float | None]:
+def rates(times: Sequence[float], counts: Values) -> list[float | None]:
     """Return the increase a second since the previous sample; None if a count is missing or started again."""
     found: list[float | None] = [None] if times else []
     for (begin, end), (old, new) in zip(pairwise(times), pairwise(counts), strict=True):
@@ -184,16 +184,5 @@ def _moment(time: float, step: float) -> str:
 
 def busiest(names: Sequence[str], score: Sequence[float], most: int) -> list[str]:
     """Return the names with the highest scores, at most ``most``, in their original order."""
-    if len(names) <= most:
-        return list(names)
-    least = sorted(score, reverse=True)[most - 1]
-    above = sum(one > least for one in score)
-    left = most - above
-    found = []
-    for name, one in zip(names, score, strict=True):
-        if one > least:
-            found.append(name)
-        elif one == least and left:
-            found.append(name)
-            left -= 1
-    return found
+    best = sorted(range(len(names)), key=score.__getitem__, reverse=True)[:most]
+    return [names[place] for place in sorted(best)]

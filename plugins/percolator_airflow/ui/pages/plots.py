@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from airflow.api_fastapi.common.db.common import SessionDep
@@ -127,12 +127,7 @@ def _plots(
         ]
 
     def speeds(take: Callable[[ObserverSample], int]) -> list[Curve]:
-        return [
-            Curve(
-                name, style, rates(span.times, [None if one is None else take(one) for one in columns[name]])
-            )
-            for name, style in styles.items()
-        ]
+        return [replace(curve, values=rates(span.times, curve.values)) for curve in each(take)]
 
     return [
         Plot("backlog", "Backlog", "cells", "count", each(lambda one: one.backlog), span),
