@@ -40,6 +40,12 @@ class Script:
     sha: bytes
 
 
+_BRANCH: Final = re.compile(
+    r"^( *)-- The functions that are needed only from here on are created here.\n((?:\1.*\n|\n)*)",
+    re.MULTILINE,
+)
+"""A branch: the lines after this comment that are indented as far as it."""
+
 _COMMENT: Final = re.compile(r"--.*")
 _DEFINED: Final = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
@@ -70,19 +76,31 @@ def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[s
 
 
 def _joined(parts: Sequence[str], body: str) -> str:
-    """Return the body, with the blocks of the parts in front that it needs, directly or not.
+    """Return the body with those blocks of the parts that it needs, directly or not.
 
     Blank lines separate the blocks of a part. Each call of a script creates its functions anew, which takes
-    the server nearly as long as to call them: so functions that a script does not need are left out.
+    the server nearly as long as to call them. So blocks that a script does not need are left out, and blocks
+    that only one branch needs stand in this branch, where a comment of the body asks for it. The other blocks
+    stand in front.
     """
-    source, needed = body, _COMMENT.sub("", body)
-    for block in reversed("\n\n".join(parts).split("\n\n")):
-        code = _COMMENT.sub("", block)
-        defined = _DEFINED.search(code)
-        assert len(_DEFINED.findall(code)) <= 1, f"two definitions without a blank line between them: {block}"
-        if defined and re.search(rf"\b(?:{defined[1].replace(', ', '|')})\b", needed):
-            source, needed = f"{block}\n\n{source}", code + needed
-    return source
+    blocks = "\n\n".join(parts).split("\n\n")
+    always = _needed(blocks, _BRANCH.sub("", body))
+    by_branch = [_needed(blocks, branch[2]) for branch in _BRANCH.finditer(body)]
+    often = [one for one in blocks if one in always or sum(one in needed for needed in by_branch) > 1]
+    own = iter([[one for one in needed if one not in often] for needed in by_branch])
+    return "\n\n".join([*often, _BRANCH.sub(lambda branch: "\n".join([*next(own), branch[2]]), body)])
+
+
+def _needed(blocks: Sequence[str], body: str) -> list[str]:
+    """Return the blocks that a body needs, directly or not, in their order."""
+    needed, code = list[str](), _COMMENT.sub("", body)
+    for block in reversed(blocks):
+        own = _COMMENT.sub("", block)
+        defined = _DEFINED.search(own)
+        assert len(_DEFINED.findall(own)) <= 1, f"two definitions without a blank line between them: {block}"
+        if defined and re.search(rf"\b(?:{defined[1].replace(', ', '|')})\b", code):
+            needed, code = [block, *needed], own + code
+    return needed
 
 
 def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:

@@ -23,7 +23,7 @@ end
 if #rows == 0 then
   -- Also the observers that are registered now: the next table of this name must not have the marks of this one.
   local observers = {unpack(ARGV, 3)}
-  for _, names in pairs(read_meta(tag).observers) do
+  for _, names in pairs(observed_columns(tag)) do
     for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
   end
   redis.call('DEL', tag .. 'rows', tag .. 'locks', tag .. 'meta', tag .. 'attempts')

@@ -20,7 +20,7 @@ local evicted, dropped = 0, 0
 
 -- The observers that have something to process: also those that were registered since the caller has read their names.
 local observers = {unpack(ARGV, 6, 5 + count)}
-for _, names in pairs(read_meta(tag).observers) do
+for _, names in pairs(observed_columns(tag)) do
   for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
 end
 observers = busy_observers(tag, observers)

@@ -15,6 +15,6 @@ end
 if table.concat(versions, ',') ~= ARGV[#ARGV] then return 'changed' end
 for i = 1, #ARGV - 1, 4 do
   local position = tonumber(ARGV[i])
-  mark_weakly(KEYS[position], metas[position].observers[ARGV[i + 2]], ARGV[i + 1], ARGV[i + 2])
+  mark_weakly(KEYS[position], metas[position]['o' .. ARGV[i + 2]], ARGV[i + 1], ARGV[i + 2])
 end
 return 'notified'

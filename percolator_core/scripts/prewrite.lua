@@ -16,13 +16,13 @@ local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
 local last = both and #ARGV - 1 or #ARGV - 4
 
-local metas, versions, is_late = {}, '', false
+local tags, metas, versions, is_late = {}, {}, '', false
 -- The oracle's key is no tag: it does not end in a brace.
 for i = 1, string.byte(KEYS[#KEYS], -1) == 125 and #KEYS or #KEYS - 1 do
-  local meta = read_meta(KEYS[i])
-  is_late = is_late or start_ts <= meta.safe
-  metas[i] = meta
+  local position, meta = string.format('%d', i), read_meta(KEYS[i])
+  tags[position], metas[position] = KEYS[i], meta
   versions = i == 1 and meta.version or versions .. ',' .. meta.version
+  is_late = is_late or start_ts <= tonumber(meta.safe)
 end
 -- A schema change first fences the tablets, then waits for the locks in them. After that, no transaction writes by the
 -- old definition, or to a dropped table.
@@ -57,15 +57,16 @@ local function read_row(key, first, final)
   return redis.call('HMGET', key, unpack(fields))
 end
 
-local newest, fresh, first = {}, {}, 3
+local newest, fresh, is_observed, first = {}, {}, false, 3
 while first <= last do
-  local tag, row, final, is_fresh = KEYS[tonumber(ARGV[first])], ARGV[first + 1], first, false
+  local tag, meta, row, final, is_fresh = tags[ARGV[first]], metas[ARGV[first]], ARGV[first + 1], first, false
   if ARGV[first + 6] == row then final = end_of_row(first) end
   local found, at = read_row(tag .. 'r:' .. row, first, final), 1
   if found[(final - first) / 5 * 2 + 3] then return {'rolled back', 0} end
   for i = first, final, 5 do
     local version, lock = found[at], found[at + 1]
     at = at + 2
+    is_observed = is_observed or meta['o' .. ARGV[i + 2]]
     if ARGV[i + 3] == '2' then
       is_fresh = is_fresh or not both
     else
@@ -78,7 +79,7 @@ while first <= last do
       if lock then
         if lock_start(lock) ~= start_ts then return {'locked', (i - 3) / 5, lock} end
       elseif not version then
-        is_fresh = true
+        is_fresh = not both
       end
       newest[i] = version
     end
@@ -89,19 +90,30 @@ end
 
 -- The row index has a row from its first lock on, so that scans find that lock.
 for _, i in ipairs(fresh) do
-  redis.call('ZADD', KEYS[tonumber(ARGV[i])] .. 'rows', '0', ARGV[i + 1])
+  redis.call('ZADD', tags[ARGV[i]] .. 'rows', '0', ARGV[i + 1])
+end
+
+-- A mark is set with the lock, so that an observer finds a lock whose owner died. After a rollback it causes an idle run.
+if is_observed then
+  -- The functions that are needed only from here on are created here.
+  for i = 3, last, 5 do
+    local tag, row, column = tags[ARGV[i]], ARGV[i + 1], ARGV[i + 2]
+    local observers = metas[ARGV[i]]['o' .. column]
+    if ARGV[i + 3] ~= '2' then
+      mark_strongly(tag, observers, row, column, nil, both)
+    elseif both then
+      mark_weakly(tag, observers, row, column)
+    end
+  end
 end
 
 if both then
+  -- The functions that are needed only from here on are created here.
   local commit_ts = next_timestamps(KEYS[#KEYS], 1, oracle)
   local published, moved, written, older = {}, {}, 0, 0
   for i = 3, last, 5 do
-    local position = tonumber(ARGV[i])
-    local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-    if kind == '2' then
-      mark_weakly(tag, metas[position].observers[column], row, column)
-    else
-      mark_strongly(tag, metas[position].observers[column], row, column, nil, true)
+    local tag, row, column, kind = tags[ARGV[i]], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+    if kind ~= '2' then
       published[written + 1] = 'c' .. column
       published[written + 2] = pack_version(commit_ts, kind, start_ts, ARGV[i + 4])
       written = written + 2
@@ -112,21 +124,20 @@ if both then
     end
     if written > 0 and not (ARGV[i + 6] == row and ARGV[i + 5] == ARGV[i]) then
       if older > 0 then redis.call('ZADD', tag .. 'v:' .. row, unpack(moved, 1, older)) end
-      redis.call('HSET', tag .. 'r:' .. row, unpack(published, 1, written))
+      local added = redis.call('HSET', tag .. 'r:' .. row, unpack(published, 1, written))
+      if added > 0 then redis.call('ZADD', tag .. 'rows', '0', row) end
       written, older = 0, 0
     end
   end
   return {'committed', commit_ts}
 end
 
+-- The functions that are needed only from here on are created here.
 local wall, ttl, owner, primary = string.format('%.0f', now()), ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 -- Apart from its value, the lock is the same for all cells of one kind.
 local heads = {}
 for i = 3, last, 5 do
-  local position = tonumber(ARGV[i])
-  local tag, row, column, kind = KEYS[position], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  -- The mark is set with the lock, so that an observer finds a lock whose owner died. After a rollback it causes an idle run.
-  if kind ~= NOTIFY then mark_strongly(tag, metas[position].observers[column], row, column, wall, false) end
+  local tag, row, column, kind = tags[ARGV[i]], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   heads[kind] = heads[kind] or pack_lock(kind, start_ts, wall, ttl, owner, primary, '')
   redis.call('HSET', tag .. 'r:' .. row, lock_field(kind, start_ts, column), heads[kind] .. ARGV[i + 4])
   redis.call('ZADD', tag .. 'locks', wall, lock_mark(start_ts, column, row))

@@ -24,7 +24,7 @@ end
 -- but it came before this cell was there, so it did not release this cell.
 local function has_changed_beside()
   if ARGV[2] == 'weak' then return false end
-  for other, observers in pairs(read_meta(tag).observers) do
+  for other, observers in pairs(observed_columns(tag)) do
     local newest = is_among(observers, observer) and redis.call('HGET', tag .. 'r:' .. row, 'c' .. other)
     if newest and version_times(newest) > tonumber(ARGV[7]) then return true end
   end

@@ -10,20 +10,20 @@ local function even(time)
   return time - time % 2
 end
 
--- Read a tablet's meta hash: the safe point, the version of its table, and column -> names of its observers as the
--- active chain registered them.
+-- Read a tablet's meta hash: its fields are those that layout/keys.py lists.
 local function read_meta(tag)
-  local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = 0, version = '', observers = {}}
-  for i = 1, #fields, 2 do
-    if fields[i] == 'version' then
-      meta.version = fields[i + 1]
-    elseif fields[i] == 'safe' then
-      meta.safe = tonumber(fields[i + 1])
-    elseif string.sub(fields[i], 1, 1) == 'o' then
-      meta.observers[string.sub(fields[i], 2)] = fields[i + 1]
-    end
-  end
+  local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = '0', version = ''}
+  for i = 1, #fields, 2 do meta[fields[i]] = fields[i + 1] end
   return meta
+end
+
+-- Return column -> names of its observers, as the active chain registered them.
+local function observed_columns(tag)
+  local columns = {}
+  for field, observers in pairs(read_meta(tag)) do
+    if string.sub(field, 1, 1) == 'o' then columns[string.sub(field, 2)] = observers end
+  end
+  return columns
 end
 
 -- Wake the idle workers, once per call of a script. Workers also scan the index, so a lost message does no harm. An
@@ -62,7 +62,7 @@ local function release_row(tag, observer, row, column)
   if not released[failed] or released[failed][row] then return end
   released[failed][row] = true
   local marks = {}
-  for other, observers in pairs(read_meta(tag).observers) do
+  for other, observers in pairs(observed_columns(tag)) do
     if other ~= column and is_among(observers, observer) then marks[#marks + 1] = dirty_mark(other, row) end
   end
   local records = #marks > 0 and redis.call('HMGET', failed, unpack(marks)) or {}
