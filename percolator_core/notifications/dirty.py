@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from percolator_core.catalog.catalog import LOOKED_AT_EVERY
@@ -165,14 +166,16 @@ class DirtyIndex:
         lease: float = LEASE,
         *,
         limits: Mapping[str, int] | None = None,
+        waits: Mapping[str, float] = MappingProxyType({}),
         own: Collection[int] = (),
     ) -> tuple[list[Lease], float | None]:
         """Lease up to ``most`` cells. Return the leases, and the seconds until the next cell is due, or None.
 
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
         parts go to other tablets and observers, oldest marks first. ``limits`` has the greatest number of
-        cells by observer, 0 for an observer without an entry. Tablets with numbers in ``own`` come first;
-        other tablets are examined only if no cell is due in the own tablets.
+        cells by observer, 0 for an observer without an entry. A mark of an observer in ``waits`` is due so
+        many seconds later. Tablets with numbers in ``own`` come first; other tablets are examined only if no
+        cell is due in the own tablets.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -181,7 +184,7 @@ class DirtyIndex:
         for places, are_own in self._rounds(own):
             if leases and own and not are_own:
                 break
-            claimed = self._client.store.run(self._claim_call(places, most - len(leases), left, lease))
+            claimed = self._client.store.run(self._claim_call(places, most - len(leases), left, waits, lease))
             deadline, wait = claimed.deadline, claimed.next_due
             for place, observer, mark, due, tries, version in claimed.cells:
                 column, row = decode_mark(mark)
@@ -197,11 +200,18 @@ class DirtyIndex:
         return leases, next_due
 
     def _claim_call(
-        self, places: Sequence[Place], most: int, left: Mapping[str, int], lease: float
+        self,
+        places: Sequence[Place],
+        most: int,
+        left: Mapping[str, int],
+        waits: Mapping[str, float],
+        lease: float,
     ) -> Call[Claimed]:
         groups: list[str | int] = []
         for names, group in itertools.groupby(places, key=itemgetter(2)):
-            limits = itertools.chain.from_iterable((name, max(0, left[name])) for name in names)
+            limits = itertools.chain.from_iterable(
+                (name, max(0, left[name]), int(waits.get(name, 0) * 1000)) for name in names
+            )
             groups += (sum(1 for _ in group), len(names), *limits)
         tags = [tag for _, tag, _ in places]
         return calls.claim(tags, most, int(lease * 1000), self._horizon, groups)

@@ -26,7 +26,13 @@ from pydantic_core import PydanticKnownError
 
 from percolator_core.layout.keys import check_name, encode_column
 from percolator_core.layout.records import MAX_TABLETS
-from percolator_core.observers.rules import Declaration, Duration, OptionalLength, OptionalSize
+from percolator_core.observers.rules import (
+    Declaration,
+    Duration,
+    OptionalDuration,
+    OptionalLength,
+    OptionalSize,
+)
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
@@ -289,6 +295,11 @@ class ObserverDeclaration(Declaration):
         60.0,
         json_schema_extra={"default": "60s"},
         description="The longest time for a run; a longer run counts as a failure.",
+    )
+    settle: OptionalDuration = Field(
+        None,
+        description="The longest time that a change waits while observers run that lead to this one, so that "
+        "one run takes many changes together. Default: 1s if the observer is weak, no wait if it is strong.",
     )
     feedback: StrictBool = Field(False, description="The observer closes a loop of the chain on purpose.")
     executor: Literal["hub", "threads", "processes"] = Field(

@@ -124,6 +124,13 @@ def generations(graph: Graph) -> list[list[str]]:
     return ordered
 
 
+def leading_to(graph: Graph, observer: str) -> frozenset[str]:
+    """Return the observers that wake this one, directly or through others, but that it does not wake."""
+    waking = without_reads(graph)
+    before = nx.ancestors(waking, observer) - nx.descendants(waking, observer)
+    return frozenset(node for node in before if graph.nodes[node]["kind"] == "observer")
+
+
 def _mark_feedback(graph: Graph) -> None:
     """Mark the edges that close a declared loop: from a feedback observer to a column that leads back to it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from percolator_core.observers.declaration import EVERY_COLUMN, ObserverDeclaration
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from percolator_core.observers.functions import ObserverFunction
+
+_SETTLE: Final = {"strong": 0.0, "weak": 1.0}
+"""The defaults of ``settle``. A weak observer does not run for each change anyway."""
 
 Column = tuple[str, str]
 """A table's name and a column's name."""
@@ -33,7 +36,8 @@ class Retry:
 class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
-    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds.
+    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. ``settle``
+    is the longest time, in seconds, that a mark waits while observers run that lead to this one.
     ``revision`` is the revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with
     the declaration, and ``function_name`` is the ``module:function`` in it.
     """
@@ -48,6 +52,7 @@ class Observer:
     writes: tuple[Column, ...] = ()
     retry: Retry = Retry()
     timeout: float = 60.0
+    settle: float = 0.0
     feedback: bool = False
     executor: Literal["hub", "threads", "processes"] = "hub"
     revision: int = 1
@@ -70,6 +75,7 @@ class Observer:
             writes=declaration.writes,
             retry=Retry(retry.attempts, retry.backoff, retry.max_backoff),
             timeout=declaration.timeout,
+            settle=_SETTLE[declaration.mode] if declaration.settle is None else declaration.settle,
             feedback=declaration.feedback,
             executor=declaration.executor,
             revision=declaration.revision,

@@ -73,6 +73,11 @@ Length = Annotated[
     float, BeforeValidator(parse_length), WithJsonSchema({"type": "string", "pattern": LENGTH_PATTERN})
 ]
 """A duration that may be longer than a day."""
+OptionalDuration = Annotated[
+    float | None,
+    BeforeValidator(lambda value: None if value is None else parse_duration(value)),
+    WithJsonSchema({"type": ["string", "null"], "pattern": DURATION_PATTERN}),
+]
 OptionalSize = Annotated[
     int | None,
     BeforeValidator(_size_or_none),

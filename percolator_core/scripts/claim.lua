@@ -2,9 +2,9 @@
 -- due again by themselves. The lease is advisory; the acknowledgement decides.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
---   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most) …) …
+--   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most, wait_ms) …) …
 --             most: cells to lease; horizon_ms: no mark is postponed for longer than this; groups: tags and observers are
---             how many; each observer has a limit of its own
+--             how many; each observer has a limit of its own; wait_ms: a mark is due so much later than its score says
 --   reply   {deadline, next_due, (tag, observer, mark, due, tries, version) …}
 --             deadline: of the leases, in µs; next_due: µs until the next cell is due, or -1; tag: its position from 0;
 --             observer: its position in its group; due: in µs; tries: failed attempts; version: of the table
@@ -12,7 +12,7 @@
 local remaining, time = tonumber(ARGV[1]), now()
 -- A mark that is due later than this was set before the clock was set back: it is due now.
 local horizon = string.format('(%.0f', time + tonumber(ARGV[3]) * 1000)
-local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[2]) * 1000 + 1
+local deadline = even(time) + tonumber(ARGV[2]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
 
@@ -32,13 +32,13 @@ local function found(observer, most, first, from, to, position, place, key)
     tries = KEYS[position] .. 'tries:' .. observer}
 end
 
-local function look(position, place, observer, most)
+local function look(position, place, observer, most, wait)
   local key = KEYS[position] .. 'dirty:' .. observer
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if not first then return end
-  first = tonumber(first)
+  first = tonumber(first) + wait
   if first <= time then
-    found(observer, most, first, '-inf', time_text, position, place, key)
+    found(observer, most, first, '-inf', string.format('%.0f', time - wait), position, place, key)
   else
     next_due = math.min(next_due, first)
   end
@@ -95,12 +95,12 @@ while group < #ARGV do
   local tags, observers = tonumber(ARGV[group]), tonumber(ARGV[group + 1])
   for i = position, position + tags - 1 do
     for place = 0, observers - 1 do
-      local name = group + 2 + 2 * place
+      local name = group + 2 + 3 * place
       local most = tonumber(ARGV[name + 1])
-      if most > 0 then look(i, place, ARGV[name], most) end
+      if most > 0 then look(i, place, ARGV[name], most, tonumber(ARGV[name + 2]) * 1000) end
     end
   end
-  position, group = position + tags, group + 2 + 2 * observers
+  position, group = position + tags, group + 2 + 3 * observers
 end
 
 -- The cells that became dirty first are leased first, so that later changes of the cells which their runs write collapse

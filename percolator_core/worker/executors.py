@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -105,6 +105,10 @@ class Slots:
     def free(self) -> int:
         """The number of free slots."""
         return self._count - len(self.running)
+
+    def busy(self) -> Iterator[str]:
+        """Yield the observers that have runs under way."""
+        return (name for name, count in self._by_observer.items() if count)
 
     def limits(self) -> Mapping[str, int]:
         """Return, by observer, the number of runs that may still begin."""

@@ -19,6 +19,7 @@ from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.notifications.activation import Registration
 from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain, guards
+from percolator_core.observers.graph import leading_to
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
@@ -120,6 +121,11 @@ class WorkerLoop:
         self.turned_at = now = time.monotonic()
         self._slots = {
             name: _slots(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
+        }
+        self._settling = {
+            name: (chain.observers[name].settle, leading_to(chain.graph, name))
+            for name in plan.observers
+            if chain.observers[name].settle
         }
         # The index has this worker's observers only: cells of other observers do not keep the worker from
         # being idle.
@@ -230,9 +236,11 @@ class WorkerLoop:
     def _claim_for_free_slots(self) -> _Claimed:
         leases: list[Lease] = []
         next_due: float | None = None
+        busy = {name for slots in self._slots.values() for name in slots.busy()}
+        waits = {name: most for name, (most, before) in self._settling.items() if not before.isdisjoint(busy)}
         for slots in self._slots.values():
             if slots.observers and slots.free > 0:
-                more, due = slots.dirty.claim(slots.free, limits=slots.limits(), own=self.own)
+                more, due = slots.dirty.claim(slots.free, limits=slots.limits(), waits=waits, own=self.own)
                 leases += more
                 if due is not None:
                     next_due = due if next_due is None else min(next_due, due)

@@ -1,0 +1,104 @@
+"""A change waits while observers run that lead to its observer, but not for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from percolator_core import Cell, Chain, Database, Transaction
+from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.observers.graph import leading_to
+from tests.chains import chain_of, dirty_of, put, running, watch
+from tests.servers.plain import until
+
+
+def two(feed: Callable[[Any, Any], object], add: Callable[[Any, Any], object], settle: float) -> Chain:
+    """``feed`` runs in a thread and leads to the weak observer ``add``."""
+    return chain_of(
+        watch("feed", feed, "docs.text", writes=("sums.dirty",), executor="threads"),
+        watch("add", add, "sums.dirty", mode="weak", settle=settle),
+    )
+
+
+@pytest.mark.parametrize("settle", [0.0, 3600.0])
+def test_a_change_waits_while_an_observer_runs_that_leads_to_it(
+    db: Database, monkeypatch: pytest.MonkeyPatch, settle: float
+) -> None:
+    order: list[str] = []
+    claims = threading.Semaphore(0)
+    claim = DirtyIndex.claim
+
+    def counted(dirty: DirtyIndex, *args: Any, **settings: Any) -> Any:
+        claimed = claim(dirty, *args, **settings)
+        if order:
+            claims.release()
+        return claimed
+
+    def feed(t: Transaction, cell: Cell) -> None:
+        order.append("begin")
+        with db.transaction() as other:
+            other.notify("sums", "all", "dirty")
+        for _ in range(20):
+            assert claims.acquire(timeout=60)
+        order.append("end")
+
+    monkeypatch.setattr(DirtyIndex, "claim", counted)
+    chain = two(feed, lambda t, cell: order.append("add"), settle)
+    chain.create_tables(db)
+    put(db, "a", b"1")
+    with running(db, chain):
+        until(lambda: {"end", "add"} <= set(order))
+    assert order == (["begin", "end", "add"] if settle else ["begin", "add", "end"])
+
+
+def test_the_wait_has_an_end(db: Database) -> None:
+    added = threading.Event()
+    seen: list[bool] = []
+
+    def feed(t: Transaction, cell: Cell) -> None:
+        with db.transaction() as other:
+            other.notify("sums", "all", "dirty")
+        seen.append(added.wait(60))
+
+    chain = two(feed, lambda t, cell: added.set(), 0.05)
+    chain.create_tables(db)
+    put(db, "a", b"1")
+    with running(db, chain):
+        until(lambda: seen)
+    assert seen == [True]
+
+
+def test_a_mark_is_due_after_its_wait(db: Database) -> None:
+    chain = two(lambda t, cell: None, lambda t, cell: None, 60.0)
+    chain.create_tables(db)
+    with db.transaction() as t:
+        t.set("docs", "a", "text", b"1")
+        t.notify("sums", "all", "dirty")
+    dirty = dirty_of(db, chain)
+    leases, next_due = dirty.claim(10, waits={"add": 60.0})
+    assert [lease.observer for lease in leases] == ["feed"]
+    assert 0 < (next_due or 0) <= 60
+    db.client.store.run_all([dirty.postpone(lease, 0, failed=False) for lease in leases])
+    leases, next_due = dirty.claim(10)
+    assert {lease.observer for lease in leases} == {"feed", "add"}
+    assert next_due is None
+
+
+def test_observers_of_a_loop_do_not_wait_for_each_other() -> None:
+    nothing = lambda t, cell: None  # noqa: E731
+    graph = chain_of(
+        watch("first", nothing, "docs.text", writes=("docs.words",)),
+        watch("one", nothing, "docs.words", writes=("docs.more",)),
+        watch("other", nothing, "docs.more", writes=("docs.words", "docs.end"), feedback=True),
+        watch("last", nothing, "docs.end"),
+    ).graph
+    found = {name: leading_to(graph, name) for name in ("first", "one", "other", "last")}
+    assert found == {
+        "first": set(),
+        "one": {"first"},
+        "other": {"first"},
+        "last": {"first", "one", "other"},
+    }
