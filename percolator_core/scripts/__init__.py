@@ -47,6 +47,7 @@ _BRANCH: Final = re.compile(
 """A branch: the lines after this comment that are indented as far as it."""
 
 _COMMENT: Final = re.compile(r"--.*")
+_WORD: Final = re.compile(r"\w+")
 _DEFINED: Final = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
@@ -93,14 +94,18 @@ def _joined(parts: Sequence[str], body: str) -> str:
 
 def _needed(blocks: Sequence[str], body: str) -> list[str]:
     """Return the blocks that a body needs, directly or not, in their order."""
-    needed, code = list[str](), _COMMENT.sub("", body)
+    needed, words = list[str](), _words(body)
     for block in reversed(blocks):
-        own = _COMMENT.sub("", block)
-        defined = _DEFINED.search(own)
-        assert len(_DEFINED.findall(own)) <= 1, f"two definitions without a blank line between them: {block}"
-        if defined and re.search(rf"\b(?:{defined[1].replace(', ', '|')})\b", code):
-            needed, code = [block, *needed], own + code
+        defined = _DEFINED.findall(_COMMENT.sub("", block))
+        assert len(defined) <= 1, f"two definitions without a blank line between them: {block}"
+        if defined and not words.isdisjoint(defined[0].split(", ")):
+            needed.insert(0, block)
+            words |= _words(block)
     return needed
+
+
+def _words(code: str) -> set[str]:
+    return set(_WORD.findall(_COMMENT.sub("", code)))
 
 
 def _assemble(name: str, shebang: bool, replaced: Mapping[str, str]) -> Script:
