@@ -73,7 +73,7 @@ OBSERVERS = {
         (
             "parse.yaml:4: obsrve: is not a known key; the known keys are version, observer, "
             "description, observe, "
-            "mode, function, reads, writes, retry, timeout, feedback, executor, revision"
+            "mode, function, reads, writes, retry, timeout, settle, feedback, executor, revision"
         ),
     ),
     "misspelt nested key": (

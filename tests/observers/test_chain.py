@@ -30,7 +30,7 @@ def test_defaults_and_every_setting(project: Project) -> None:
     project.observer(
         "long",
         "observe:\n  - clusters.dirty\nmode: weak\nreads: documents.url\nwrites: [links.*, documents.a.b]\n"
-        "retry: {attempts: 3, backoff: 1.5s, max_backoff: 2m}\ntimeout: 1h\nfeedback: "
+        "retry: {attempts: 3, backoff: 1.5s, max_backoff: 2m}\ntimeout: 1h\nsettle: 20ms\nfeedback: "
         "true\nexecutor: threads\n"
         "description: Does it.",
         function="steps:flexible",
@@ -59,17 +59,21 @@ def test_defaults_and_every_setting(project: Project) -> None:
         writes=(("links", "*"), ("documents", "a.b")),
         retry=Retry(3, 1.5, 120.0),
         timeout=3600.0,
+        settle=0.02,
         feedback=True,
         executor="threads",
         description="Does it.",
     )
     short = chain.observers["short"]
-    assert (short.mode, short.retry, short.timeout, short.executor) == (
+    assert (short.mode, short.retry, short.timeout, short.settle, short.executor) == (
         "strong",
         Retry(8, 0.05, 10.0),
         60.0,
+        0.0,
         "hub",
     )
+    project.observer("gentle", "observe: clusters.dirty\nmode: weak")
+    assert project.load().observers["gentle"].settle == 1.0
     assert chain.observed == {("clusters", "dirty"): ("long",), ("documents", "contents"): ("short",)}
 
 
