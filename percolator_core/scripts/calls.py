@@ -329,10 +329,7 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells.
-
-    ``groups`` are flat: the numbers of tags and observers, then name, limit and wait of each observer.
-    """
+    """Lease dirty cells; ``groups`` are flat: numbers of tags and observers; each name, limit and wait."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 

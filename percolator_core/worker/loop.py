@@ -122,11 +122,7 @@ class WorkerLoop:
         self._slots = {
             name: _slots(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
         }
-        self._settling = {
-            name: (chain.observers[name].settle, leading_to(chain.graph, name))
-            for name in plan.observers
-            if chain.observers[name].settle
-        }
+        self._settling = _settling(chain, plan.observers)
         # The index has this worker's observers only: cells of other observers do not keep the worker from
         # being idle.
         self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
@@ -368,6 +364,12 @@ def _slots(db: Database, chain: Chain, executor: str, count: int, chosen: frozen
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, _observed_by(chain, observers), max(delays, default=0))
     return Slots(dirty, observers, count)
+
+
+def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:
+    """Return, by observer, the longest wait of its marks and the observers for whose runs they wait."""
+    settle = {name: chain.observers[name].settle for name in observers}
+    return {name: (most, leading_to(chain.graph, name)) for name, most in settle.items() if most}
 
 
 def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
