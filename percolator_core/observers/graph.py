@@ -18,7 +18,7 @@ ends because the observer writes nothing if nothing has changed. One observer ma
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
 
@@ -126,7 +126,7 @@ def generations(graph: Graph) -> list[list[str]]:
 
 def leading_to(graph: Graph, observer: str) -> frozenset[str]:
     """Return the observers that wake this one, directly or through others, but that it does not wake."""
-    waking = without_reads(graph)
+    waking: nx.DiGraph[Any] = without_reads(graph)
     before = nx.ancestors(waking, observer) - nx.descendants(waking, observer)
     return frozenset(node for node in before if graph.nodes[node]["kind"] == "observer")
 
