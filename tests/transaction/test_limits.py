@@ -342,7 +342,7 @@ def test_a_claim_of_more_marks_than_lua_can_unpack(db: Database) -> None:
         marks += (2, encode_mark(b"v", b"%05d" % number))
     db.store.one((b"ZADD", tag + b"dirty:look", *marks))
     db.store.one((b"HSET", tag + b"tries:look", encode_mark(b"v", b"08999"), 7))
-    claimed = db.store.run(calls.claim([tag], 10_000, 5_000, 60_000, (1, 1, "look", 10_000)))
+    claimed = db.store.run(calls.claim([tag], 10_000, 5_000, 60_000, (1, 1, "look", 10_000, 0)))
     assert [mark for _, _, mark, _, _, _ in claimed.cells] == marks[1::2]
     tries = [tries for _, _, _, _, tries, _ in claimed.cells]
     assert tries == [0] * 8_999 + [7]
