@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from percolator_core import Cell, Chain, Database, Transaction
+from percolator_core.layout.keys import dirty_key, encode_mark
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers.graph import leading_to
 from tests.chains import chain_of, dirty_of, put, running, watch
@@ -85,6 +86,20 @@ def test_a_mark_is_due_after_its_wait(db: Database) -> None:
     leases, next_due = dirty.claim(10)
     assert {lease.observer for lease in leases} == {"feed", "add"}
     assert next_due is None
+
+
+def test_a_mark_that_has_waited_takes_no_newer_mark_along(db: Database) -> None:
+    chain = two(lambda t, cell: None, lambda t, cell: None, 60.0)
+    chain.create_tables(db)
+    tag_of = db.catalog.table("sums").tag
+    new = [row for row in (b"new %d" % number for number in range(20)) if tag_of(row) == tag_of(b"old")]
+    assert new
+    with db.transaction() as t:
+        for row in (b"old", *new):
+            t.notify("sums", row, "dirty")
+    db.store.one((b"ZADD", dirty_key(tag_of(b"old"), "add"), b"XX", b"2", encode_mark(b"dirty", b"old")))
+    leases, _ = dirty_of(db, chain).claim(10, waits={"add": 60.0})
+    assert [lease.row for lease in leases] == [b"old"]
 
 
 def test_observers_of_a_loop_do_not_wait_for_each_other() -> None:

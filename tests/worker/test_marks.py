@@ -1,0 +1,30 @@
+"""A commit marks each observed cell that it writes, wherever the cell stands among the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from percolator_core import Database
+from tests.chains import chain_of, dirty_of, watch
+from tests.servers.plain import commit_of
+
+
+@pytest.mark.parametrize("one_call", [True, False], ids=["one call", "two phases"])
+@pytest.mark.parametrize("other", ["docs.title", "docs.zoom", "sums.text"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_observed_cell_is_marked_among_others(
+    db: Database, other: str, order: int, one_call: bool
+) -> None:
+    chain = chain_of(watch("feed", lambda t, cell: None, "docs.text"))
+    chain.create_tables(db)
+    t = db.begin()
+    for name in ["docs.text", other][::order]:
+        table, column = name.split(".")
+        t.set(table, "a", column, b"1")
+    if one_call:
+        t.commit()
+    else:
+        db.client.one_call_a_tablet = True
+        commit_of(t).prewrite()
+    leases, _ = dirty_of(db, chain).claim(10)
+    assert [(lease.observer, lease.row, lease.column) for lease in leases] == [("feed", b"a", b"text")]
