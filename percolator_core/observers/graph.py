@@ -124,11 +124,18 @@ def generations(graph: Graph) -> list[list[str]]:
     return ordered
 
 
-def leading_to(graph: Graph, observer: str) -> frozenset[str]:
-    """Return the observers that wake this one, directly or through others, but that it does not wake."""
-    waking: nx.DiGraph[Any] = without_reads(graph)
-    before = nx.ancestors(waking, observer) - nx.descendants(waking, observer)
-    return frozenset(node for node in before if graph.nodes[node]["kind"] == "observer")
+def leading_to(graph: Graph) -> dict[str, frozenset[str]]:
+    """Return, by observer, the observers that wake it, also through others, but that it does not wake."""
+    # A node of this graph is a loop with all its observers and columns, or a single observer or column.
+    loops: nx.DiGraph[Any] = nx.condensation(without_reads(graph))
+    every: dict[int, frozenset[str]] = {}
+    found: dict[str, frozenset[str]] = {}
+    for loop in nx.topological_sort(loops):
+        before = frozenset[str]().union(*(every[one] for one in loops.predecessors(loop)))
+        members = [node for node in loops.nodes[loop]["members"] if graph.nodes[node]["kind"] == "observer"]
+        found.update(dict.fromkeys(members, before))
+        every[loop] = before.union(members)
+    return found
 
 
 def _mark_feedback(graph: Graph) -> None:
