@@ -1,11 +1,11 @@
 """Millions of waiting notifications: their cost for the server, for a claim, and for the memory of a worker.
 
-The notifications are weak, in a table of 16 tablets whose rows have no other cells. The same script sets them
-as for a transaction with notifications only, but with thousands in a call instead of a few. That, and a
-server without a log, is the shortcut of this suite. Claims are timed while no worker runs. Then one worker
-process runs for some seconds; each run of its observer is a transaction that writes a cell. Its memory is the
-resident memory of the process (RSS), sampled all the time. The growth is relative to the memory after a few
-thousand notifications.
+The notifications are weak, in a table of 16 tablets whose rows have no other cells. They are set by
+the script that also serves transactions without writes, but thousands in a call instead of a few. This, and a
+server without a log, are the two shortcuts of the suite. Claims are timed while no worker runs. Then one
+worker process runs for some seconds; each run of its observer is a transaction that writes a cell. The
+worker's memory is the resident memory of the process (RSS), sampled all the time. The growth is relative to
+the memory after a few thousand notifications.
 
 The suite does everything with a hundredth of the notifications first, and then with all.
 """
@@ -39,7 +39,7 @@ MARKS_PER_CALL: Final = 2000
 """Notifications set by one call of the script, in one tablet."""
 
 _ARGUMENTS: Final = 4
-"""Bytes of the script for each notification."""
+"""Arguments of the script for each notification."""
 
 _A_ROUND: Final = 100_000
 """Notifications between two reports of progress."""

@@ -1,4 +1,4 @@
-"""A typed table with a base beside plain Parquet of the same rows, and beside the same table without a base.
+"""A typed table with a base, compared with plain Parquet of its rows, and with a table without a base.
 
 The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later one row
 in a hundred is updated, so the store has a part of it. Spark reads the table by its own Parquet reader and by
@@ -6,9 +6,9 @@ the source ``percolator``, all ten columns or one. Each of these rates is divide
 the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
-cache, because they have just been written. In turn with them the same reads are made of rows that the store
-has: their rate is a bound, for a read of the base begins with one of the store. In a figure of shared
-snapshots, one snapshot is read by one task and has as many reads as in the suite ``micro``.
+cache, because they have just been written. In turn with them, rows that the store has are read in the
+same way. Their rate is an upper bound, because a read of the base begins with a read of the store. In a
+figure of shared snapshots, one task reads in one snapshot, as often as in the suite ``micro``.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from percolator_core.transaction.transaction import Transaction
 _SUITE: Final = "base"
 _TABLE: Final = "readings"
 _CHANGED: Final = 100
-"""One row in so many is updated after the flush."""
+"""One row in this many is updated after the flush."""
 
 _HOT: Final = 20_000
 """Rows of the two tables that are compared with each other, both of them in the store."""
 
 _PART: Final = 4
-"""Tablets that are flushed beside commits, and as many again with a `_SHARE` of the store's time."""
+"""Tablets that are flushed during commits, and as many again with a `_SHARE` of the store's time."""
 
 _SHARE: Final = 0.2
 _SECONDS: Final = 5.0
@@ -186,7 +186,7 @@ class _Bench:
         return Scans(partial(self.spark.read.parquet, self.parquet), table, self.rows, self.figure)
 
     def arrow(self, rounds: int) -> Iterator[Figure]:
-        """All rows and columns as one Arrow table."""
+        """Measure a read of all rows and columns as one Arrow table."""
         rates = []
         for number in range(rounds):
             progress.tell(f"Arrow: round {number + 1} of {rounds}")
@@ -196,7 +196,7 @@ class _Bench:
         yield self.figure("to_arrow of cold rows, 10 columns", "/s", rates, Target("at least", 1_500_000))
 
     def points(self, rounds: int) -> Iterator[Figure]:
-        """Single cells and rows by their keys, cold ones and hot ones."""
+        """Measure reads of single cells and rows by their keys, cold ones and hot ones."""
         progress.tell("point reads")
         self._load_hot()
         chance, near = random.Random(_SEED), min(_NEIGHBOURS, self.rows)
@@ -216,7 +216,7 @@ class _Bench:
     def _points(  # noqa: PLR0917
         self, name: str, read: _Read, size: int, within: int, rounds: int, least: float = 5000
     ) -> Iterator[Figure]:
-        """Rates of a read of cold and of hot rows in turn, ``size`` of them by a task."""
+        """Yield the rates of reads of cold and of hot rows in turn; each task does ``size`` reads."""
         chance, count = random.Random(_SEED), _IN_FLIGHT if size == 1 else _GETS_IN_FLIGHT
         rates: dict[str, list[float]] = {"cold": [], "hot": []}
         for number in range(rounds):
@@ -259,7 +259,7 @@ class _Bench:
         return len(rows) / seconds
 
     def absent(self) -> Iterator[Figure]:
-        """Gets of rows that do not exist, whose keys are between those of cold rows."""
+        """Measure gets of rows that do not exist, whose keys are between those of cold rows."""
         db, chance = self.here.db, random.Random(_SEED)
         db.create_table(Sparse)
         db.set_base(Sparse, f"file://{self.folder}/sparse")
@@ -297,7 +297,7 @@ class _Bench:
                 pass
 
     def upkeep(self, rounds: int) -> Iterator[Figure]:
-        """Ten times, update one row in a hundred, and let a maintainer flush with a tenth of the time."""
+        """Ten times, update one row in a hundred, and flush with a tenth of the store's time."""
         db = self.here.db
         db.set_base(_TABLE, f"file://{self.folder}/base", cold_after=timedelta(0))
         maintainer = BaseMaintainer(db.client, db.schema_changes, share=0.1)
@@ -323,7 +323,7 @@ class _Bench:
         yield self.figure("bytes written ÷ bytes of the updated rows", "ratio", [written / changed])
 
     def hot(self, rounds: int) -> Iterator[Figure]:
-        """Reads and commits of hot rows, in a table with a base and in one without."""
+        """Measure reads and commits of hot rows, in a table with a base and in one without."""
         db, chance = self.here.db, random.Random(_SEED)
         for model in (WithBase, WithoutBase):
             db.create_table(model)

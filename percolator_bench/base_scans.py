@@ -1,4 +1,4 @@
-"""Scans of a table with a base by Spark, beside plain Parquet of the same rows."""
+"""Spark's scans of a table with a base, compared with scans of plain Parquet files of the same rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scans:
     figure: Callable[..., Figure]
 
     def figures(self, what: str, rounds: int, target: Target, *, source: bool = False) -> Iterator[Figure]:
-        """Count and sum, of all rows and with a filter, divided by the rate of plain Parquet."""
+        """Yield rates of counts and sums, with a filter and without, divided by those of plain Parquet."""
         found: dict[str, list[float]] = defaultdict(list)
         for number in range(rounds + 1):
             progress.tell(f"{what}: round {number} of {rounds}")

@@ -1,4 +1,4 @@
-"""A process that works beside a measurement, at the other end of a pipe."""
+"""A process that works during a measurement, at the other end of a pipe."""
 
 from __future__ import annotations
 

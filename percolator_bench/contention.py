@@ -10,7 +10,8 @@ these rows up;
 
 64 transactions are in flight under one hub, and the observers run in a worker process. The measured time ends
 when all amounts are right, which is checked. The share of aborted attempts is that of the writers; repeated
-runs of observers only add to the time. Each point and round has half of ``operations``.
+runs of observers only add to the time. Each point and round has half as many transactions as
+``operations`` says.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WIDTH: Final = 64
 _COLD_ROWS: Final = 10_000
 
 _ATTEMPTS: Final = 10_000
-"""Attempts of one transaction: a high number, because all of them have to commit."""
+"""Attempts of one transaction: a high number, because every transaction has to commit."""
 
 _AMOUNT: Final = "amount"
 

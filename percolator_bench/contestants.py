@@ -34,7 +34,7 @@ SQL: Final = "PostgreSQL"
 SYNC: Final = {True: "PostgreSQL, sync on", False: "PostgreSQL, sync off"}
 OPERATIONS: Final[tuple[Operation, ...]] = ("get", "set", "2r2w", "scan")
 CONTESTANTS: Final = (OURS, ALONE, HUB, PIPELINE, RAW, WATCH, SQL, *SYNC.values())
-"""The operations, in the order of the report."""
+"""Operations and contestants, each in the order of the report."""
 
 GETS: Final = 20
 """Reads of one transaction, in measurements of reads."""
@@ -51,7 +51,7 @@ _SPARE_CONNECTIONS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant in the race: an operation of one contestant, with ``width`` of them in flight."""
+    """An entry of the race: one operation of one contestant, with ``width`` such operations in flight."""
 
     operation: Operation
     who: str
@@ -75,7 +75,7 @@ def widths(scale: Scale) -> tuple[int, ...]:
 
 
 class Ours:
-    """The operations as a user of this library writes them, and plain commands through its hub."""
+    """Operations as a user of this library writes them, and plain commands over its connections."""
 
     def __init__(self, db: Database, rows: Rows) -> None:
         self._db = db
@@ -94,7 +94,7 @@ class Ours:
                 pass
 
     def entries(self, scale: Scale) -> Entries:
-        """Return all its contestants, with those of the plain commands."""
+        """Return the entries of this library, and those of the plain commands over its connections."""
         few, many = scale.operations, scale.operations * _SHARED
         found: Entries = {
             Entry("get", OURS, 1): Contestant(self._gets_in_turn, few),

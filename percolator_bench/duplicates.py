@@ -3,13 +3,13 @@
 Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
 every change is to a row of its own. In the second workload the same rows change again and again while their
 observers run. So one run may process several changes, and a run may come too late. The third workload does
-the same with weak notifications. A weak mark has no cell, so the lease ends when the mark is set again.
-Another worker may then begin a run while the first run is still under way. One of two overlapping runs loses.
+the same with weak notifications. A mark keeps its lease when it is set again, so two workers run a mark at
+the same time only after its lease has expired. One of two overlapping runs loses.
 
 Work that a worker begins and does not commit is of three kinds, and the suite counts each:
 
-- *collapsed*: the worker claimed the mark, and its first read found the acknowledgement of an earlier run.
-The observer's function is not called; the cost is that read and the removal of the mark.
+- *collapsed*: the worker claimed the mark, and the run's first read found the acknowledgement of an earlier
+run. The observer's function is not called; the cost is that read and the removal of the mark.
 - *conflicts*: the function ran, and the commit lost. Either another run for the same change committed first,
 or the row of the cell changed. The suite counts all conflicts as duplicates, so that none is missed.
 - *failed*: the function raised, which happens only after a fault.

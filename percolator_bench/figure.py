@@ -14,7 +14,7 @@ _QUARTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound for a figure: at least ``bound``, or at most."""
+    """A bound for a figure, which has to be at least ``bound``, or at most ``bound``."""
 
     sense: Literal["at least", "at most"]
     bound: float

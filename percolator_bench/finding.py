@@ -30,7 +30,7 @@ from percolator_core.notifications.dirty import DirtyIndex, Lease
 
 SIZES: Final = (10_000, 100_000, 1_000_000)
 DIRTY: Final = 1000
-"""So many that no tablet of 16 can have twice its share, which is the limit of a claim for one tablet."""
+"""Dirty cells: enough that none of 16 tablets gets twice its share, the most that a claim takes from one."""
 
 FLAT: Final = Target("at most", 1.2)
 
@@ -114,7 +114,7 @@ def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
 
 
 class Store:
-    """A store with so many observed cells, all clean."""
+    """A store with ``cells`` observed cells, all clean."""
 
     def __init__(self, here: Place, cells: int) -> None:
         self._db = here.db
@@ -144,7 +144,7 @@ class Store:
         self._db.store.run_all([self._dirty.clear(lease, "weak", 0) for lease in leases])
 
     def claim(self) -> Claim:
-        """Time a lease of all dirty cells, and return them."""
+        """Lease all dirty cells, give them back, and return the time of the lease."""
         server, wall = self._server_cpu(), time.perf_counter()
         leases = self._lease()
         wall = time.perf_counter() - wall
@@ -153,7 +153,7 @@ class Store:
         return Claim(wall, server)
 
     def _lease(self) -> list[Lease]:
-        """Raise PercolatorError if the claim missed a dirty cell."""
+        """Lease all dirty cells. Raises PercolatorError if the claim missed one."""
         leases, _ = self._dirty.claim(DIRTY)
         wanted = min(DIRTY, self.rows * len(COLUMNS))
         if len(leases) != wanted:

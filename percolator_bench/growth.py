@@ -125,7 +125,7 @@ def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target 
 
 
 class GrowingStore:
-    """A store with so many rows."""
+    """A store to which rows are added from size to size."""
 
     def __init__(self, here: Place) -> None:
         self._db = here.db
@@ -215,7 +215,7 @@ class GrowingStore:
 
 
 def row_key(number: int) -> bytes:
-    """Return the rows in an order that is unrelated to the order of their keys."""
+    """Return the key of a row; the order of the keys is unrelated to that of the numbers."""
     return _key(number * _SCATTER % _KEYS)
 
 

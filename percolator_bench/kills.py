@@ -140,7 +140,7 @@ def write_events(db: Database, numbers: range, keys: int) -> None:
 
 
 class _Killer:
-    """Kills the oldest worker when it is time."""
+    """Kills the oldest worker every `EVERY` seconds."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -148,7 +148,7 @@ class _Killer:
         self.kills = 0
 
     def look(self, seconds: float) -> None:
-        """Receive reports of the workers for so long; then kill one if it is time."""
+        """Receive the workers' reports for ``seconds`` seconds; then kill a worker if a kill is due."""
         self._workers.listen(seconds)
         if time.monotonic() < self._next:
             return

@@ -60,11 +60,11 @@ _FIRST_RATE: Final = 2000.0
 
 _STEP: Final = 1.6
 CLOSE: Final = 1.1
-"""The search goes in steps, then halves the gap until its ends are no further apart."""
+"""The search goes in steps, then halves the gap until its ends differ by less than this factor."""
 
 TRIALS: Final = 14
 _WRITES_A_SECOND: Final = 400
-"""A trial lasts ``writes`` divided by this number of seconds."""
+"""``writes`` divided by this number is the duration of a trial in seconds."""
 
 _PAUSE: Final = 0.015
 """Mean seconds between two writes to an idle worker, for every three observers: longer than the latency."""
@@ -115,7 +115,7 @@ def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
 
 
 def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
-    """Search for the highest sustained rate, to a tenth; the lowest rate tried if none is sustained."""
+    """Return the highest sustained rate, to a tenth; if none is sustained, the lowest rate that was tried."""
     good, bad = 0.0, math.inf
     lowest = rate
     for _ in range(TRIALS):
@@ -147,7 +147,7 @@ class _Line:
         self._schedules = 0
 
     def offer_rate(self, rate: float, seconds: float) -> _Offered:
-        """Write so many rows a second, evenly."""
+        """Write ``rate`` rows a second, evenly."""
         progress.tell(self.here.name, f"{self.length} observers", f"{rate:,.0f} a second")
         return self.offer([number / rate for number in range(max(1, round(rate * seconds)))])
 
@@ -188,7 +188,7 @@ class _Line:
             return [versions[-1].commit_ts / 1e6 for versions in found]
 
     def latencies(self, load: str, samples: list[float], target: Target | None) -> Iterator[Figure]:
-        """Median and 99th percentile."""
+        """Yield the median and the 99th percentile."""
         yield self.figure(f"{load}, median", "ms", samples, target)
         yield self.figure(f"{load}, p99", "ms", [_percentile(samples, 99)])
 
@@ -208,7 +208,7 @@ class _Line:
 
 @contextmanager
 def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
-    """Run a worker for a chain of so many observers, until the block ends."""
+    """Run a worker for a chain of ``length`` observers, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="percolator-bench-") as name, place(transport) as here:
         folder = Path(name)
         _write_chain(folder, length)
@@ -221,7 +221,7 @@ def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
 
 
 def _write_chain(folder: Path, length: int) -> None:
-    """Observers in a row; each observes the cell that the one before writes."""
+    """Write the files of a chain; each observer observes the cell that the one before writes."""
     (folder / "chain.yaml").write_text(f"version: 1\nchain: bench_latency\ntables:\n  {_TABLE}: {{}}\n")
     for number in range(length):
         watched, written = (f"{_TABLE}.{_column(one)}" for one in (number, number + 1))

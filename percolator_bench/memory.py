@@ -21,7 +21,7 @@ COST: Final = Target("at most", 120.0)
 
 
 class Shape(NamedTuple):
-    """Rows of so many columns, with values of so many bytes and so many versions of each."""
+    """Rows: the number of their columns, the bytes of each value, and the versions of each cell."""
 
     columns: int
     size: int

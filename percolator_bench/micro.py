@@ -2,9 +2,10 @@
 
 Every contestant does the same operations with the same rows and values, in the same process, in interleaved
 turns: this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3,
-if it is installed. One operation in flight is straight-line code. More are in flight as users of each do it:
-functions under `Database.concurrency` here, threads with a connection each there, and pipelines for raw
-commands. Plain GET and SET through this library's hub show the cost of its transactions alone.
+if it is installed. One operation in flight is straight-line code. With more in flight, each contestant works
+as its users do: this library with functions under `Database.concurrency`, its peers with threads that have a
+connection each, and redis-py also with pipelines. Plain GET and SET through this library's hub show the cost
+of its transactions alone.
 """
 
 from __future__ import annotations

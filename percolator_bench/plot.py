@@ -1,8 +1,8 @@
 """Draw the report. Needs matplotlib, which the extra ``plot`` installs.
 
-Points of a curve are lines over their axis, and comparable curves are in one panel. All other figures are
-bars. In the name ``set: PostgreSQL`` the part before the colon is the operation, which has a panel of its
-own. The part behind the colon is the contestant, which has the same colour in all panels.
+The points of a curve are joined by a line over their axis, and comparable curves share a panel. All other
+figures are bars. In the name ``set: PostgreSQL`` the part before the colon is the operation, which has a
+panel of its own. The part behind the colon is the contestant, which has the same colour in all panels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FAMILIES: Final = {
     "watch": ("#8e2f8a", "#c98bc6"),
     "": ("#4d4d4d", "#b8860b", "#5f7d95", "#a05195", "#2f9e9e", "#d45087", "#7f7f3f", "#999999"),
 }
-"""Colours for names with this word; the last ones are for all others."""
+"""Colours of the names that contain a word; the last colours are for all other names."""
 _MARKERS: Final = "os^Dvp*X"
 _STYLES: Final = ("-", "--", ":", "-.")
 """Markers for the places, if a panel has several."""
@@ -308,7 +308,7 @@ def _draw_bars(panel: _Panel, part: SubFigure, colours: Colours) -> None:
     axes = part.subplots()
     figures = panel.figures
     values = [figure.value for figure in figures]
-    # Ratios that are far apart start at 1, so that slower is left and faster is right.
+    # Bars of ratios that are far apart start at 1, so that slower is left and faster is right.
     left = 1.0 if figures[0].unit == "ratio" and _spans(values, _LOG_RATIO) else 0.0
     spread: Any = [
         [max(0.0, figure.value - figure.low) for figure in figures],

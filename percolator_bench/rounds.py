@@ -1,7 +1,7 @@
 """Interleaved rounds: every contestant has a turn in each round, so that other load affects all contestants.
 
 The ratio of two contestants is computed within each round, and the figure is the median over the rounds. A
-slow second slows the two contestants down by the same factor.
+slow moment of the machine slows the two contestants down by the same factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Suites that measure beside Spark."""
+"""Parts of suites that measure with Spark."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def with_spark(
     scale: Scale,
     measured: Callable[[SparkSession, Place, Path, Scale, int], Iterator[Figure | Note]],
 ) -> Iterator[Figure | Note]:
-    """Measure beside Spark: ``measured`` gets a session, a server, a folder, the scale and the rounds.
+    """Measure with Spark: ``measured`` gets a session, a server, a folder, the scale and the rounds.
 
-    A note says so if Spark is not installed. Raises as ``measured``.
+    Yields a note instead if Spark is not installed. Raises as ``measured``.
     """
     try:
         spark = session()

@@ -55,7 +55,7 @@ _BATCH: Final = 100
 """A batch has this share of the first load."""
 
 _KNOWN: Final = 10
-"""One integer of so many in a batch was inserted before."""
+"""One integer in this many of a batch was inserted before."""
 
 _ROUND: Final = 3
 """Rounds of other suites for each round here, which takes seconds."""

@@ -45,7 +45,7 @@ _GROUPS: Final = 100
 WANTED: Final = f"group = {_GROUPS // 2}"
 
 _CHANGED: Final = 100
-"""The second write updates one row in so many."""
+"""The second write updates one row in this many."""
 
 RATE: Final = 5000
 """Updates a second of the other process."""
@@ -241,7 +241,7 @@ class _Bench:
 
 
 def count_and_sum(rows: DataFrame) -> tuple[int, float]:
-    """Sum with rounding, because the order of a sum is not fixed; all values are multiples of 1/8."""
+    """Count, and sum with rounding: the order of a sum is not fixed. All values are multiples of 1/8."""
     (found,) = rows.selectExpr("count(*)", "sum(value)").collect()
     return found[0], round(found[1] or 0.0, 3)
 
@@ -305,7 +305,7 @@ class _Updates:
         return rate
 
     def rate(self, seconds: float) -> float:
-        """Measure updates a second for so long."""
+        """Measure updates a second, for ``seconds`` seconds."""
         self.begin()
         time.sleep(seconds)
         return self.end()

@@ -130,7 +130,7 @@ def check_index(here: Place, index: Path) -> None:
 
 
 def crawl(pages: int) -> tuple[dict[bytes, bytes], int]:
-    """Generate so many pages, by URL, the same each time, and count their links."""
+    """Generate ``pages`` pages, the same each time; return them by URL, and the number of their links."""
     chance = random.Random(_SEED)
     words = _vocabulary(chance)
     known = pages * _KNOWN
@@ -146,7 +146,7 @@ def crawl(pages: int) -> tuple[dict[bytes, bytes], int]:
 
 
 def _targets(chance: random.Random, page: int, known: int) -> set[int]:
-    """Choose the pages to which one links, without itself."""
+    """Choose the pages to which ``page`` links; it does not link to itself."""
     # Few pages have many links: the logarithm is normal. The mean is that of the crawl, less the part that is
     # cut off.
     count = min(_MOST_LINKS, round(chance.lognormvariate(0, 0.8) * _MEAN_LINKS / 1.377))
@@ -180,11 +180,11 @@ def _page(chance: random.Random, words: _Words, page: int, targets: set[int]) ->
 
 
 _Words = Callable[[int], list[str]]
-"""Choose so many random words."""
+"""Draws a number of random words."""
 
 
 def _vocabulary(chance: random.Random) -> _Words:
-    """Generate words of two to four syllables, by frequency: the n-th has a share of 1 / n."""
+    """Return a function that draws words of 2 to 4 syllables, the n-th word in proportion to 1 / n."""
     syllables = [a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou")]
     words = ["".join(chance.choices(syllables, k=chance.randint(2, 4))) for _ in range(_WORDS)]
     sums = list(itertools.accumulate(1 / (number + 1) for number in range(_WORDS)))

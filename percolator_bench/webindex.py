@@ -59,7 +59,7 @@ _ROUND: Final = 3
 """Rounds of other suites for each round here, which builds an index twice and takes seconds."""
 
 _CHANGED: Final = 5
-"""One document in so many changes after the index is built."""
+"""One document in this many changes after the index is built."""
 
 _PAGES: Final = 50
 _LINKED: Final = 4
@@ -75,7 +75,7 @@ Documents: TypeAlias = Mapping[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class _Corpus:
-    """The documents of each stage, by the name of the stage; of generated pages the ``links`` on each."""
+    """The documents of each stage, by its name; ``links`` is the number of links on each generated page."""
 
     stages: Mapping[str, Documents]
     links: int | None = None
@@ -157,7 +157,7 @@ class _Application:
         self.chain = Chain.load(Path(str(self._index.__file__)).parent)
 
     def documents(self, limit: int) -> Documents:
-        """Return the documents of the demonstration, at most so many."""
+        """Return the documents of the demonstration, at most ``limit``."""
         with TemporaryDirectory(prefix="percolator-bench-") as folder:
             crawl = self._crawl.Crawl(Path(folder), None)
             crawl.renew(limit)
@@ -219,7 +219,7 @@ def _megabytes(documents: Documents) -> float:
 
 
 def generated_pages(links: int) -> Documents:
-    """Generate pages with so many links each, the same each time."""
+    """Generate pages with ``links`` links each, the same each time."""
     chance = random.Random(_SEED)
     targets = range(max(_PAGES * _LINKED, links))
     return {_url(page): _page(page, chance.sample(targets, links)) for page in range(_PAGES)}
@@ -238,7 +238,7 @@ def _url(number: int) -> bytes:
 
 
 def _saved(stage: str, pairs: Sequence[_Pair], links: int | None) -> Iterator[Figure]:
-    """Divide operations by requests and by commands; for generated pages of all observers together only."""
+    """Yield operations per request and per command. For generated pages, add up all observers."""
     figure = partial(median_figure, _SUITE, stage, axis="" if links is None else "links a page", at=links)
     for what, count in _RATIOS.items():
         for observer in _readers(pairs) if links is None else [ALL]:
@@ -253,13 +253,13 @@ def _saved(stage: str, pairs: Sequence[_Pair], links: int | None) -> Iterator[Fi
 
 
 def _readers(pairs: Sequence[_Pair]) -> list[str]:
-    """Return the sum of all observers, and each observer that read from the store in every build."""
+    """Return `ALL`, and the name of each observer that read from the store in every build."""
     works = [work for pair in pairs for work in pair.values()]
     return [name for name in works[0].counts if all(work.counts[name].requests for work in works)]
 
 
 def _costs(stage: str, pairs: Sequence[_Pair]) -> Iterator[Figure]:
-    """The cost of a run, and the share of prefetched cells that were read."""
+    """Yield the cost of a run, and the share of prefetched cells that were read."""
     figure = partial(median_figure, _SUITE, stage)
     for whose in ("worker", "server"):
         for way in (WITH, WITHOUT):

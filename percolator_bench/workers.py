@@ -27,7 +27,7 @@ _STOP_LIMIT: Final = 30.0
 """Seconds for a worker to start, and to finish its runs."""
 
 _LOOK: Final = 0.02
-"""Seconds between two checks that it has."""
+"""Seconds between two checks of the condition for which this process waits."""
 
 
 class Workers:
@@ -86,7 +86,7 @@ class Workers:
         return sum(pipeline.execute())
 
     def listen(self, seconds: float) -> None:
-        """Receive reports of the processes, for so many seconds.
+        """Receive reports of the processes, for ``seconds`` seconds.
 
         Raises:
             StoreUnavailable: a process ended by itself.
@@ -129,7 +129,7 @@ class Workers:
         return self.counts()
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """Kill the processes that still run."""
         for process in self.running:
             self.kill(process)
         self._selector.close()
@@ -161,7 +161,7 @@ def _ended(process: Process, how: str) -> StoreUnavailable:
 
 @contextmanager
 def workers_of(here: Place, chain: Chain, processes: int = 1) -> Iterator[Workers]:
-    """Run so many worker processes of a chain, until the block ends.
+    """Run ``processes`` worker processes of a chain, until the block ends.
 
     Raises:
         StoreUnavailable: they did not start.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:
-    """Wake rank for every known page to which this page links."""
+    """Wake the observer ``rank`` for every known page to which this page links."""
     targets = list(Outlinks.decode(t.get("pages", cell.row, "outlinks")).root)
     pointers = t.get_many([("pages", target, "pointer") for target in targets])
     for target, pointer in zip(targets, pointers, strict=True):

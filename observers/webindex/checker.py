@@ -2,7 +2,7 @@
 
 This is batch code on dictionaries. It shares the parser and the definitions with the observers, but not the
 incremental updates. Ranks are compared with a tolerance. Everything else is compared exactly; values that
-depend on ranks are computed from the stored ranks. Call it while the chain is idle.
+depend on ranks are computed from the stored ranks. Call `check` while the chain is idle.
 
 ``python -m observers.webindex.checker URL NAMESPACE [INDEX]`` prints one line for each violation, and exits
 with 1 if there is any. INDEX is the file of the serving index.
@@ -231,7 +231,7 @@ def _serving(
 
 
 def _postings(serving: Table, index: ServingIndex) -> Iterator[Violation]:
-    """Compare the full-text index row by row, and its inverted lists with its rows."""
+    """Compare each posting with its serving row, and the inverted lists of the index with the postings."""
     postings = {posting.key.encode(): posting for posting in index.postings()}
     for key in postings.keys() - serving.keys():
         yield Violation("orphan", f"posting {row_name(key)}", f"no entry, but it shows {postings[key].url}")

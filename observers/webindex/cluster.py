@@ -1,4 +1,4 @@
-"""Cluster duplicates: pages with the same content, and pages that redirect to it or declare it canonical.
+"""Cluster duplicates: pages with the same content, and pages that redirect to one or name one as canonical.
 
 The path of a page follows its redirect, or else its declared canonical URL, as long as the next page is
 known. The last page of the path is the *terminal*; the fingerprint of the terminal's content, or else its
@@ -67,7 +67,7 @@ def place(t: ObserverTransaction, url: bytes) -> bytes | None:
         t.set("clusters", pair(key, url), "member", b"")
         t.notify("clusters", key, "dirty")
         if old is None:
-            # Rank ignores a page that is not in a cluster yet.
+            # The observer ``rank`` ignores a page that is not in a cluster yet.
             t.notify("pages", url, "inlinks")
     return key
 

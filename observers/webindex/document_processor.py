@@ -84,8 +84,8 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
     for target in before.keys() | after.keys():
         if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")
-    # Rank counts the links of a new page. It also removes the rank of a deleted page, because a concurrent
-    # run of rank may publish that rank.
+    # The observer ``rank`` counts the links of a new page. It also removes the rank of a deleted page, which
+    # a concurrent run of this observer may write again.
     if page is None or "outlinks" not in old:
         t.notify("pages", url, "inlinks")
 

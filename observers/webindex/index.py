@@ -74,8 +74,8 @@ class ServingIndex:
         self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         # The busy timeout, set above, also applies to this change of the journal mode.
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # A power failure may lose the last postings, although the store has acknowledged them:
-        # `export.rebuild` restores them.
+        # A power failure may lose the last postings, although the store already has the acknowledgements of
+        # the runs that wrote them: `export.rebuild` restores the postings.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         with self._writing():
             for statement in SCHEMA.split(";\n"):
@@ -199,7 +199,7 @@ class ServingIndex:
         # IMMEDIATE takes the write lock at once: a transaction that reads first and then writes cannot wait
         # for the lock, it fails.
         if self._connection.in_transaction:
-            # The deadline of a run interrupted it between two statements.
+            # The deadline of a run interrupted the transaction between two statements.
             self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
         try:

@@ -57,7 +57,8 @@ class PostgresServer:
     ``max_connections`` is 1 or more.
 
     Raises:
-        ConfigurationError: on entry: the programs or psycopg are missing, or no user may run them.
+        ConfigurationError: on entry: the programs or psycopg are missing, or this process is root and the
+            system has no other user to run the server.
         StoreUnavailable: on entry: the server did not start; the message ends with the server's last message.
     """
 

@@ -22,8 +22,8 @@ _STOP_LIMIT: Final = 30.0
 class Run:
     """A stream of items, processed by some workers.
 
-    ``seconds`` is wall time. ``clients`` and ``server`` are CPU seconds of a transaction, of the worker
-    processes and of all processes of the server.
+    ``seconds`` is wall time. ``clients`` and ``server`` are CPU seconds for each transaction: those of the
+    worker processes, and those of all processes of the server.
     """
 
     transactions: int
@@ -73,7 +73,7 @@ class Fleet:
 
 @contextmanager
 def fleet(task: Task, processes: int, server_cpu: Callable[[], float]) -> Iterator[Fleet]:
-    """Start so many worker processes, connected and idle."""
+    """Start ``processes`` worker processes, connected and idle."""
     started: list[subprocess.Popen[str]] = []
     try:
         for _ in range(processes):

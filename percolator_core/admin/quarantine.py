@@ -234,13 +234,13 @@ class Quarantine:
         return found, pages.cursor
 
     def retry(self, cells: Iterable[FailedCell] | None = None, observer: str | None = None) -> int:
-        """Make cells dirty again, with all their attempts: ``cells``, or the cells of one or all observers.
+        """Make cells dirty again: ``cells``, or the cells of one or all observers. Attempts count from 0.
 
         Return the number of cells; cells that are no longer in quarantine do not count.
 
         Raises:
             ConfigurationError: the chain has no such observer.
-            StoreUnavailable: the store does not answer. Some cells may be dirty again: retry the rest.
+            StoreUnavailable: the store does not answer. Some cells may already be dirty: retry the rest.
         """
         index = self._index(observer)
         if cells is None:
@@ -257,7 +257,7 @@ class Quarantine:
         in quarantine. If a cell has changed since it failed, its dirty mark stays.
 
         Raises:
-            StoreUnavailable: the store does not answer. Some cells may be removed: discard the rest.
+            StoreUnavailable: the store does not answer. Some cells may already be removed: discard the rest.
         """
         store, count = self._db.store, 0
         for tag, name, marked in self._batches(self._index(None), cells):

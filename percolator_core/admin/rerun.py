@@ -317,7 +317,7 @@ class _Rerun:
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
     ) -> list[Version | None]:
-        """Return the versions of scanned cells; a cell is its newest version, or a reply of read.lua."""
+        """Return the versions of scanned cells, each a packed version, or a list as in read.lua's reply."""
         versions: list[Version | None] = []
         for cell in cells:
             if type(cell) is not list:

@@ -173,7 +173,7 @@ def _names(
 
 
 def _below(db: Database, handle: TableHandle, row: bytes, at: int) -> BaseRow | None:
-    """Return the row of the base; None if there is none. Read the row of the store before.
+    """Return the row of the base, or None. The caller must have read the row of the store before.
 
     Raises SnapshotTooOld if the store no longer has all versions that a snapshot at ``at`` sees.
     """

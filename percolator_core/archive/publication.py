@@ -88,8 +88,8 @@ class Publishing:
                 ``column``, ``commit_time`` and ``value``.
             url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. Each table needs
                 a URL of its own.
-            keep: first remove the files that only versions older than this use; the versions of the last hour
-                always stay. None removes no file.
+            keep: an age. First remove the files that are used only by versions above this age; the versions
+                of the last hour always stay. None removes no file.
             progress: takes the number of rows read so far.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _GAP: Final = 1 << 16
-"""Chunks are read in one request if at most so many bytes are between them."""
+"""Chunks are read in one request if at most this many bytes are between them."""
 
 
 def together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:

@@ -69,7 +69,7 @@ def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
 
 
 def _all(manifest: Manifest) -> tuple[int, ...]:
-    """Return all entries; none if they are one run and not needlessly small."""
+    """Return the numbers of all entries; none if they are one run and at most twice as many as needed."""
     entries = manifest.entries
     fewest = sum(map(_size, entries)) / ROW_SET_BYTES + 1
     gains = manifest.height > 1 or len(entries) > 2 * fewest

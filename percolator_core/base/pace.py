@@ -50,7 +50,7 @@ class Pace:
         return found
 
     def wrote(self, size: int) -> None:
-        """Pause after so many bytes were written to a file."""
+        """Pause after ``size`` bytes were written to a file."""
         self._pause(size / self._rate if self._rate else 0.0)
 
     def _pause(self, seconds: float) -> None:

@@ -34,7 +34,7 @@ _UNKNOWN: Final = "", _BYTES
 """Stands for the name and the type of a column that the table does not have."""
 
 _WINDOW: Final = 8
-"""About so many row groups of each row set are in memory during a compaction."""
+"""About this many row groups of each row set are in memory during a compaction."""
 
 
 class TabletBase:

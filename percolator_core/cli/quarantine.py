@@ -68,7 +68,7 @@ def failed(
 def retry(
     path: ChainPath, *, observer: ObserverName = None, row: FailedRow = None, store: StoreOptions
 ) -> None:
-    """Take cells out of quarantine, so that they are observed again with all their attempts.
+    """Take cells out of quarantine, so that they are observed again; their attempts count from 0.
 
     A write to an observed cell of a row also takes that observer's cells of the row out of quarantine.
     """

@@ -82,7 +82,7 @@ def activate(
 
 
 class _Overtaken(Exception):
-    """This activation took too long, and another one has begun. Start again, from the list of workers."""
+    """This activation took too long, and another one has begun. Repeat it, beginning at the live workers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ class Lock:
     A signal handler or finalizer gets the lock even if the interrupted code holds it: otherwise the thread
     would wait for itself. So the guarded data must be consistent at every moment.
 
-    A ``with`` statement calls the methods of the inner lock, which are not written in Python: otherwise
-    Ctrl-C between two steps of such a method would leave the lock held.
+    A ``with`` statement calls the methods of the inner lock, which are written in C: in a method that is
+    written in Python, Ctrl-C between two steps would leave the lock held.
     """
 
     __slots__ = ("__enter__", "__exit__", "__weakref__", "_lock")

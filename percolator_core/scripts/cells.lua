@@ -4,7 +4,8 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    since, at, start, most_rows, most_bytes
---             since: leaves out cells that did not change after it, 0 for none; start: the bound to go on from, "-" at first
+--             since: leaves out cells that did not change after it, 0 leaves out none; start: the bound to go on from, "-" at
+--             first
 --   reply   {"too old"} | {"rows", resume, base, (row, cells, later) …}
 --             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; cells:
 --             {column, version, …}, deletions included; later: the acknowledgements that have a version above `at`
@@ -14,7 +15,7 @@ local limit, budget = tonumber(ARGV[4]), tonumber(ARGV[5])
 local too_old, base = is_too_old(tag, since > 0 and math.min(since, at) or at)
 if too_old then return {'too old'} end
 
--- Bytes that a field counts beside its name and value: reading it takes as long as so many bytes.
+-- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
 local FIELD = 32
 local size = 0
 

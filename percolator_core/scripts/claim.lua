@@ -4,13 +4,13 @@
 --   KEYS    tags …
 --   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most, wait_ms) …) …
 --             most: cells to lease; horizon_ms: no mark is postponed for longer than this; groups: tags and observers are
---             how many; each observer has a limit of its own; wait_ms: a mark is due so much later than its score says
+--             counts; most of an observer: its own limit; wait_ms: a mark is due this much later than its score says
 --   reply   {deadline, next_due, (tag, observer, mark, due, tries, version) …}
 --             deadline: of the leases, in µs; next_due: µs until the next cell is due, or -1; tag: its position from 0;
 --             observer: its position in its group; due: in µs; tries: failed attempts; version: of the table
 
 local remaining, time = tonumber(ARGV[1]), now()
--- A mark that is due later than this was set before the clock was set back: it is due now.
+-- A mark that is due later than this was set before the clock was set back: it counts as due now.
 local horizon = string.format('(%.0f', time + tonumber(ARGV[3]) * 1000)
 local deadline = even(time) + tonumber(ARGV[2]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
@@ -103,8 +103,8 @@ while group < #ARGV do
   position, group = position + tags, group + 2 + 3 * observers
 end
 
--- The cells that became dirty first are leased first, so that later changes of the cells which their runs write collapse
--- into one run. But each observer gets a share, and each of its tablets a share of that: none waits for the backlog of
+-- The cells that became dirty first are leased first: if their runs write one cell several times, the observer of that
+-- cell runs once. But each observer gets a share, and each of its tablets a share of that: none waits for the backlog of
 -- another.
 local function older(one, other) return one.first < other.first end
 for _, one in ipairs(order) do table.sort(one.places, older) end

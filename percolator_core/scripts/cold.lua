@@ -7,10 +7,10 @@
 --             the tablet's table
 --   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
 --             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or more of it,
---             could move after a collection, otherwise 0; columns: a list of their names; keys, versions: joined, of the rows
---             that have no lock, no older versions, and no cell that is dirty or in quarantine; without acknowledgements
---             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its fields; this
---             is 0 if it has fields that do not leave with the cells
+--             could move after a collection, otherwise 0; columns: a list of their names; keys, versions: joined, without
+--             acknowledgements, of the rows that have no lock, no older versions, and no cell that is dirty or in quarantine
+--             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its fields; the
+--             last is 0 if the row has fields that do not leave with the cells
 --             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version
 -- The reply has few long strings, because many short ones cost both sides many times more per byte.
 
@@ -18,10 +18,10 @@ local call, unpack_number = redis.call, struct.unpack
 local tag, before, from, limit, budget = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local observers = busy_observers(tag, {unpack(ARGV, 5)})
 local is_watched, size, has_garbage = #observers > 0, 0, 0
--- Bytes that a field counts beside its name and value: reading it takes as long as so many bytes.
+-- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
 local FIELD = 32
 
--- By field of a cell, the place of its column, as the upper half of a number; false for other fields.
+-- A cache: by field, the place of its column, as the upper half of a number; false for a field that is no cell.
 local columns = {}
 local places = setmetatable({}, {__index = function(known, field)
   local column, place = string.sub(field, 2), false
@@ -33,7 +33,7 @@ local places = setmetatable({}, {__index = function(known, field)
   return place
 end})
 
--- By place and length, both as text. Packing each number of a step would take longer.
+-- A cache: by a number that combines place and length, its packed text. Packing each number again would take longer.
 local cell_texts = setmetatable({}, {__index = function(known, number)
   local text = struct.pack('>I8', number)
   known[number] = text
@@ -42,7 +42,7 @@ end})
 
 local keys, versions, rows, cells, count = {}, {}, {}, {}, 0
 
--- Return true if the row may leave in spite of this field, which is no cell, and true if it leaves with the row's cells.
+-- For a field that is no cell: return true if the row may leave in spite of it, and true if it leaves with the cells.
 local function judge(fields, field, value)
   local mark = string.byte(field)
   if mark == 120 then return true, false end

@@ -5,7 +5,7 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    start, most_rows, safe_point, observers …
---             start: the bound to go on from, "-" at first; safe_point: the caller has resolved all locks up to this one;
+--             start: the bound to go on from, "-" at first; safe_point: the caller has resolved all locks up to it;
 --             observers: of the tablet's table
 --   reply   {resume, versions, rows}
 --             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
@@ -15,11 +15,11 @@ local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- between. It is lower only in a tablet that was created after the safe point was raised.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local observers = {unpack(ARGV, 4)}
--- A deletion hides the cell that the tablet's base may have. It goes when a flush has removed the cell from the base.
+-- A deletion hides the cell that the tablet's base may have. So it stays until a flush has removed that cell.
 local has_base = redis.call('HEXISTS', tag .. 'meta', 'base') == 1
 local versions, dropped = 0, 0
--- A step ends once it has read cells and dropped versions up to this number, since other requests wait for the script.
--- It may exceed the number by its last row. A cell counts once more for each KiB of its name and its newest version.
+-- A step ends once its read cells and dropped versions add up to this number, since other requests wait for the script.
+-- Its last row may exceed the number. A cell counts once more for each KiB of its name and its newest version.
 local ENOUGH = 5000
 local looked, unfinished = 0, false
 
@@ -67,8 +67,9 @@ local function collect_row(row)
       local gone = commit_ts <= safe and not cells['l' .. column]
       local observed = acknowledged(column)
       if observed then
-        -- An acknowledgement is needed as long as its cell exists or may be observed. Without one, a cell of the base counts as
-        -- observed: the deletion of one, by a rerun that has not set its mark yet, stays until the next run.
+        -- An acknowledgement is needed as long as its cell exists or may be observed. A cell of the base without an
+        -- acknowledgement counts as observed. So the deletion of an acknowledgement stays until the next run: the rerun that
+        -- deleted it may not have set its mark yet.
         gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not (has_base and kind == DELETE) and
           not is_dirty(tag, row, observed, observers)
       else

@@ -2,7 +2,7 @@
 --   uses    clock, layout, dirty, commit
 --   flags   allow-oom
 --   KEYS    tags …, [oracle]
---             oracle: for the primary, where the same server has it
+--             oracle: only for the primary, and only if the same server has it
 --   ARGV    role, start_ts, commit_ts, cells (position, row, column, kind) …
 --             role: "primary": the first cell is the transaction's primary, and its lock decides; or "secondaries";
 --             position: of the cell's tag, from 1

@@ -6,10 +6,10 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    base, version, before, stamp, observers (counted) …, rows …
---             base: the reference of the manifest, otherwise nothing is removed; version: of the table, which keeps its base as
---             long as it has this version; before: the manifest's timestamp; stamp: of the call before this one, at first of the one that has
---             read the first of the rows; observers: of the tablet's table; rows: each with the number of its fields when it
---             was read, or 0
+--             base: the reference of the manifest: if another one is valid, nothing is removed; version: of the table, which
+--             keeps its base as long as it has this version; before: the manifest's timestamp; stamp: of the reply to the call
+--             before this one, at first of the reply of cold.lua with the first of the rows; observers: of the tablet's table;
+--             rows: each with the number of its fields when it was read, or 0
 --   reply   {"evicted", stamp, cells, rows} | {"overtaken"}
 --             stamp: for the next call; cells, rows: how many were removed
 
@@ -29,7 +29,7 @@ observers = busy_observers(tag, observers)
 local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
   if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
-  -- Older versions are for collection to remove: the newest one goes last.
+  -- Garbage collection removes the older versions first: the newest one goes last.
   local prefix = history_prefix(column)
   return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),
     'LIMIT', 0, 1) == 0
@@ -60,9 +60,9 @@ end
 
 -- Most rows have not changed since they were read, and go as a whole. Such a row has as many fields as then, and no older
 -- versions. A commit adds a field or an older version. A collection leaves the version there, because it is the newest one
--- below the safe point, which has not moved. Fields go only by an eviction, of which there was none, by a collection in a
--- tablet without a base, or by a change of the table. So a call that is sent again looks at each cell. The number of an
--- eviction is a time: a failover may lose evictions, and a later one must not get the number of one that was lost.
+-- below the safe point, which has not moved. Only these remove fields: an eviction (there was none), a collection in a tablet
+-- without a base, and a schema change. So a call that is sent again looks at each cell. The number of an eviction is a
+-- time: a failover may lose evictions, and a later one must not get the number of one that was lost.
 local is_unchanged = eviction_stamp(tag) == ARGV[4]
 local is_quiet = is_unchanged and #observers == 0
 local last = redis.call('HGET', tag .. 'meta', 'evictions') or 0

@@ -4,7 +4,7 @@
 --   KEYS    tag
 --   ARGV    cursor, most, untouched, entries …
 --             entries: of the lock index, to look at. If none are given, the script looks at about `most` entries from
---             `cursor` on, which is "0" at first; untouched: only locks that were not refreshed for so many µs, "" for
+--             `cursor` on, which is "0" at first; untouched: only locks that were not refreshed for this many µs, "" for
 --             all
 --   reply   {cursor, (entry …), (locks …)}
 --             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: per
@@ -25,8 +25,8 @@ else
   for i = 4, #ARGV do entries[i - 3] = ARGV[i] end
 end
 
--- A lock can be read only with its value, while other requests wait for the script, and is read again when it is
--- resolved. So one step reads about as many bytes as one prewrite may write.
+-- A lock can be read only with its value, and other requests wait meanwhile. It is read once more when it is resolved.
+-- So one step reads about as many bytes as one prewrite may write.
 local ENOUGH = 4 * 1024 * 1024
 local lists, size = {}, 0
 for i, entry in ipairs(entries) do

@@ -1,14 +1,14 @@
--- Take, renew or end the lease of a maintainer for the base of one tablet. It saves work: what a maintainer does without it
--- is refused by the reference of the manifest, or harmless.
+-- Take, renew or end the lease of a maintainer for the base of one tablet. The lease only saves work: without
+-- it, the work of a maintainer is harmless, or is refused because the manifest's reference has changed.
 --   uses    clock
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    owner, milliseconds
 --             milliseconds: from now to the end of the lease, 0 ends it now
---   reply   1 if the owner has the lease, or had it before it ended it, else 0
+--   reply   0 if another owner has the lease, or there is no tablet, else 1
 
 local LONGEST = 600 * 1000000
--- Microseconds: a lease that ends later is from before the clock was set back, and has ended.
+-- Microseconds: a lease with more time left was taken before the clock was set back, and counts as ended.
 
 local meta = KEYS[1] .. 'meta'
 local found, owner = redis.call('HMGET', meta, 'version', 'maintainer'), ARGV[1]

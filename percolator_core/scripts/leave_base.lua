@@ -1,5 +1,5 @@
--- Remove the tablet's base, all rows of which are in the store again. A reader may have found a cell missing before it came
--- back, and asks for the base only now: so the safe point rises above its snapshot, which is refused.
+-- Remove the tablet's base, all rows of which are in the store again. A reader may have found a cell missing before the
+-- cell came back, and ask for the base only now. So the safe point rises above the reader's snapshot, and it is refused.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag

@@ -1,4 +1,4 @@
--- The clock of the server that has a key: its locks and marks are timed by it.
+-- The clock of the server that has a key. The times in that server's locks and marks are of this clock.
 --   uses    clock
 --   flags   no-writes
 --   KEYS    key

@@ -3,10 +3,10 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    how, version, activation, retired (counted) …, columns (column, observers) …
---             how: "replace" or "add"; version: of the table; activation: its number, 0 where the caller changes the table;
+--             how: "replace" or "add"; version: of the table; activation: its number, 0 in a schema change;
 --             retired: observers; columns: with their observers, joined by commas
 --   reply   "observed" | "changed" | "overtaken"
---             "changed": the table has another version; "overtaken": a later activation has been here
+--             "changed": the table has another version; "overtaken": a later activation has changed this tablet
 
 local tag, replace, activation, retired = KEYS[1], ARGV[1] == 'replace', tonumber(ARGV[3]), tonumber(ARGV[4])
 -- In a table that was dropped and created again a column may have another stored name; and a tablet that is gone must not

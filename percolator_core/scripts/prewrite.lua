@@ -2,10 +2,10 @@
 -- transaction. All cells are checked before the first is written: a script keeps what it wrote before a failure.
 --   uses    clock, layout, dirty, oracle, commit
 --   KEYS    tags …, [oracle]
---             oracle: where the same server has it; "both" needs it
+--             oracle: only if the same server has it; "both" needs it
 --   ARGV    role, start_ts, cells (position, row, column, kind, value) …, [lock (ttl_ms, owner, primary)], versions
 --             role: "both" if the call covers everything, "primary" if its first cell is the transaction's primary,
---             "secondaries" if it is another part; position: of the cell's tag, from 1; lock: unless "both"; versions: of
+--             "secondaries" if it is another part; position: of the cell's tag, from 1; lock: not with "both"; versions: of
 --             the tables, one a tag, joined by commas
 --   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", cell} | {"locked", cell, lock}
 --           | {"rolled back", cell} | {"too old"} | {"changed"} | {"failed over"}

@@ -1,4 +1,4 @@
--- Make a manifest the valid one of a tablet. The files that it names are complete and on disk before.
+-- Make a manifest the valid one of a tablet. Before the call, the files that it names must be complete and on disk.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag

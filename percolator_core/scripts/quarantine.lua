@@ -21,7 +21,7 @@ local function is_acknowledged()
 end
 
 -- True if another cell of the row changed after the run began. Such a change releases the row's cells from quarantine,
--- but it came before this cell was there, so it did not release this cell.
+-- but it came before this cell was in quarantine, so it did not release this cell.
 local function has_changed_beside()
   if ARGV[2] == 'weak' then return false end
   for other, observers in pairs(observed_columns(tag)) do

@@ -1,4 +1,4 @@
--- Read cells of one row at a timestamp, where the newest version alone does not answer.
+-- Read cells of one row at a timestamp, if their newest versions alone are not the answer.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag

@@ -1,5 +1,5 @@
--- Put cells of some rows of the tablet's base back into the store, as versions, where the store has none of the cell.
--- A cell that the store has is newer, also if it is a deletion: a removed row of a typed table has one of each cell.
+-- Put cells of some rows of the tablet's base back into the store, as versions, if the store has no version of the cell.
+-- A version that the store has is newer, even a deletion: a removed row of a typed table has a deletion of each cell.
 --   uses    layout
 --   KEYS    tag
 --   ARGV    manifest, version, rows …

@@ -3,8 +3,8 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, start, stop, most_rows, most_bytes, direction, most_of_each, columns …
---             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: bytes of each
---             version, 0 for all, of whole rows only; columns: none for whole rows
+--             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: the most
+--             bytes of each version of a whole row, 0 for all; columns: none for whole rows
 --   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
 --             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows without fields are left out; cells of named columns:
 --             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
@@ -23,7 +23,7 @@ else
   rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
 end
 
--- Bytes that a field counts beside its name and value: reading it takes as long as so many bytes.
+-- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
 local FIELD = 32
 local size = 0
 

@@ -12,7 +12,7 @@
 --             how many columns the predicate asks for; of each its name, and "=" with the value of a missing cell, or
 --             ""; the predicate, each connective in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             base: the name of the tablet's base. The store may have only a part of a row, so the caller judges it
+--             base: the name of the tablet's base. The store may have only a part of a row, so the caller selects
 --             resume: the bound to go on from, "" at the end
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing
@@ -151,7 +151,8 @@ end
 
 local holds = position < #ARGV and read_predicate()
 
--- As schema/row_keys.py encodes it: a part of variable length, unless it is the last, ends with 00 01 and has 00 FF for a zero.
+-- Split a row key as schema/row_keys.py encodes it: a part of variable length ends with 00 01, unless it is the last, and
+-- has 00 FF for a zero.
 local function split(row)
   local first = 1
   for i, width in ipairs(widths) do
@@ -198,7 +199,7 @@ local function read_fields(key, fields)
   return all
 end
 
--- Bytes that a lookup in the history counts: it takes as long as so many bytes.
+-- A lookup in the history counts as this many bytes: it takes as long as reading them.
 local SEARCH = 1500
 local size = 0
 

@@ -1,4 +1,4 @@
--- Write a key that expires at once: WAIT and WAITAOF count for the last write of their connection.
+-- Write a key that expires at once: WAIT and WAITAOF wait for the last write of their connection.
 --   flags   allow-oom
 --   KEYS    tag
 --   reply   OK

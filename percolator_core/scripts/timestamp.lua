@@ -7,6 +7,6 @@
 --             timestamp is requested
 --   reply   {last, epoch}
 --             last: of the timestamps; the caller owns (last - count, last]; epoch: how often the catalog was changed, or nil
--- Both are of one moment: a snapshot reads by the tables as they are at its timestamp.
+-- Both are of one moment: a snapshot uses the definitions that the tables have at its timestamp.
 
 return {next_timestamps(KEYS[1], tonumber(ARGV[1])), redis.call('HGET', KEYS[2], '\255')}

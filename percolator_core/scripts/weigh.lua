@@ -5,8 +5,8 @@
 --   ARGV    observers (counted) …, places …
 --             observers: of the tablet's table; places: in the row index, from 0 at its beginning to below a million at its end
 --   reply   {rows, (row, bytes, newest) …}
---             rows: of the tablet; bytes: an estimate of the memory that the row takes; newest: commit timestamp of its cells
---             and acknowledgements, or 2^53 if the row has to stay in the store for now, however old it is
+--             rows: of the tablet; bytes: an estimate of the memory that the row takes; newest: the newest commit timestamp of
+--             its cells and acknowledgements, or 2^53 if the row has to stay in the store for now, however old it is
 
 local tag = KEYS[1]
 local rows = redis.call('ZCARD', tag .. 'rows')
@@ -16,8 +16,8 @@ local observers = busy_observers(tag, {unpack(ARGV, 2, 1 + count)})
 -- Bytes of a row's entry in the row index, beside its key.
 local ENTRY = 100
 
--- The newest commit timestamp among the fields of a row. A lock, and a cell that an observer has not processed yet, are
--- younger than all: these rows do not move, so others have to make room.
+-- The newest commit timestamp among the fields of a row. A lock, or a cell that an observer has not
+-- processed yet, counts as newer than all: such a row does not move, so others have to make room.
 local function newest_of(row, fields)
   local newest = 0
   for i = 1, #fields, 2 do

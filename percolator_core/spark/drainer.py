@@ -246,7 +246,7 @@ class _Drain:
         spark: SparkContext | SparkSession | None,
         master: str | None,
     ) -> Iterator[_Drain]:
-        """Connect to the store and to Spark, and send the project's code, until the block ends."""
+        """Connect to the store and to Spark until the block ends; send Spark the project's code once."""
         arguments = _connect_arguments(db_or_url, namespace)
         given: Any = getattr(spark, "sparkContext", None) or spark
         code = Path.cwd()

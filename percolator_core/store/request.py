@@ -7,7 +7,7 @@ timestamp in front of it), so all commands after that one are repeated too.
 =============  ==================================================================================
 `begin`        an attempt is sent over a connection
 `refuse`       a reply is an error; those before it are in ``replies``, those after it are of no use
-`conclude`     all replies of this attempt are in. If one means "not executed", it broke off
+`conclude`     all replies of this attempt are in. If one means "not executed", the attempt broke off
 `break_off`    the connection was lost: commands without a reply may have been executed
 `fail`         another attempt would fail as well
 `give_up`      the time for attempts is over
@@ -103,7 +103,7 @@ class Exchange:
         """The caller that ``on_done`` notifies."""
         self.replies: list[Any] = []
         self.awaits: list[Trailer] | None = None
-        """Requests of this attempt whose replies are still to come, beside those to the commands."""
+        """Requests of this attempt, besides its commands, whose replies are still to come."""
         self.failure: PercolatorError | None = None
         """The error to raise if the exchange ended without all replies; another attempt would not help."""
         self.trouble: Exception | None = None
@@ -183,7 +183,7 @@ class Exchange:
         if self.stamp >= AFTER:
             self.timestamp = 0  # a command is yet to be executed, and the timestamp must come after it
         elif self.stamp == BEFORE and not self.timestamp:
-            self.replies.clear()  # they were read at no known time
+            self.replies.clear()  # without the timestamp, the time of these reads is unknown
         self._finish()
 
     def interrupt(self) -> None:
@@ -238,7 +238,7 @@ def interrupted() -> Exception:
 
 
 class OutcomeOpenError(Exception):
-    """A request failed after it may have been executed. The cause is the failure."""
+    """A request failed, but may have been executed; ``__cause__`` is its error."""
 
 
 Decision: TypeAlias = tuple[Any, bool, int, bool]
@@ -250,7 +250,7 @@ the command, 0 without one; and True if the write is as safe as the store's dura
 
 
 class Trailer:
-    """A request that goes with a batch, for all exchanges of it that need its reply."""
+    """A request that is sent with a batch, for all exchanges of the batch that need its reply."""
 
     __slots__ = ("exchanges",)
 
@@ -279,7 +279,7 @@ class Trailer:
                     exchange.conclude()
 
     def is_awaited_by(self, exchange: Exchange) -> bool:
-        """Return True if the exchange still waits for this one: after a retry it awaits another one."""
+        """Return True if the exchange waits for this trailer; after a retry it waits for another trailer."""
         return exchange.awaits is not None and self in exchange.awaits
 
     def current(self) -> list[Exchange]:
@@ -288,7 +288,7 @@ class Trailer:
 
 
 class Stamps(Trailer):
-    """One request to the oracle, for all exchanges of a batch that need a timestamp at the same end."""
+    """One request to the oracle for exchanges of one batch: for those with `BEFORE`, or for the others."""
 
     __slots__ = ()
 
@@ -311,7 +311,7 @@ class Stamps(Trailer):
 class Acknowledgement(Trailer):
     """The request to wait for disk and replicas, for all durable exchanges of a batch.
 
-    ``replies`` is the number of its replies. Only the last reply has the numbers.
+    ``replies`` is the number of its replies. Only the last reply has the numbers of disks and replicas.
     """
 
     __slots__ = ("replies",)
@@ -321,7 +321,7 @@ class Acknowledgement(Trailer):
         self.replies = replies
 
     def take_in(self, replies: list[Any]) -> None:
-        """Give each exchange the numbers of disks and replicas, or the first error."""
+        """Give each exchange the numbers of disks and replicas that have its writes, or the first error."""
         for error in replies:
             if isinstance(error, RedisError):
                 as_answer(error)

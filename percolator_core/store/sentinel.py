@@ -1,4 +1,4 @@
-"""The master of a service that sentinels name."""
+"""Find the current master of a service by asking its sentinels."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ In a measurement with 100,000 rows of 8 columns, both plans took the same time f
 """
 
 FEW: Final = 200
-"""At most so many rows are read without an index, in one round trip."""
+"""At most this many rows are read without an index, in one round trip."""
 
 MOST_SORTED: Final = 200_000
 """The limit of entries of several values that are sorted by their rows in memory."""

@@ -38,7 +38,7 @@ _A_TEST: Final = 0.15
 """About the microseconds that the server needs for a row, a cell and a test."""
 
 _FEWEST: Final = 16
-"""A step evaluates at least so many rows."""
+"""A step evaluates at least this many rows."""
 
 
 @dataclass(frozen=True)

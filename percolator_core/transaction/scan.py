@@ -60,7 +60,7 @@ class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
     ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step fetches
-    at most so many bytes of each value, but `OtherReads` fetches whole values. ``more`` is False after the
+    at most this many bytes of each value, but `OtherReads` fetches whole values. ``more`` is False after the
     last step.
     """
 
@@ -298,7 +298,7 @@ def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None
 
 
 def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """Return the cells of a row from all fields of its hash. Each newest version is visible and unlocked."""
+    """Return a row's cells from all fields of its hash. Newest versions must be visible and unlocked."""
     cells: dict[str, bytes] = {}
     fields = iter(flat)
     for field, version in zip(fields, fields, strict=True):
@@ -309,7 +309,7 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def delta_of(flat: Sequence[bytes]) -> Delta:
-    """Return the delta of a row from all fields of its hash. Each newest version is visible and unlocked.
+    """Return a row's delta from all fields of its hash. Newest versions must be visible and unlocked.
 
     The marker of a typed row is included.
     """

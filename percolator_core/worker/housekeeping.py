@@ -41,7 +41,7 @@ class Stranded:
         self._tables = sorted({table for table, _ in observed})
 
     def roll_forward(self, older_than: float) -> int:
-        """Resolve locks older than so many seconds; return the number of locks that were rolled forward."""
+        """Resolve locks older than ``older_than`` s; return the number of locks that were rolled forward."""
         client = self._client
         handles = [known_table(client.catalog, table) for table in self._tables]
         tablets = [
@@ -96,7 +96,7 @@ class Housekeeping:
         self._round: Future[None] | None = None
 
     def tick(self, hub: Hub, now: float) -> None:
-        """Begin a round if it is time. Raise the error of the last round, except StoreUnavailable."""
+        """Begin a round if one is due. Raise the error of the last round, except StoreUnavailable."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
             try:

@@ -32,7 +32,7 @@ def check(history: History, final: FinalState) -> Report:
     and, with the history itself, 500 MB.
     """
     enabled = gc.isenabled()
-    gc.disable()  # columns of integers have no cycles to find
+    gc.disable()  # columns of integers have no reference cycles
     try:
         ledger = Ledger(history, final)
         report = Report(

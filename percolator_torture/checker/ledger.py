@@ -90,14 +90,14 @@ class Ledger:
             # A deletion is dropped together with all older versions, or later.
             found = self.found[cell]
             return found is None or all(at > commit_ts for at in found.commits)
-        # A later deletion, itself dropped completely, drops it, too.
+        # A later deletion drops the version, too, even if the deletion itself has left no trace.
         starts = self._forgotten_deletions.get(cell, ())
         return any(not start or start > commit_ts for start in starts)
 
     def may_be_forgotten(self, mark: int, cell: int) -> bool:
-        """Return True if a value, or an absence, may come from an unknown transaction without a trace.
+        """Return True if a value, or an absence, may come from an unknown transaction that left no trace.
 
-        Garbage collection has removed its commit timestamp.
+        Garbage collection may have removed its commit timestamp.
         """
         if not self.final.safe_point:
             return False

@@ -24,7 +24,7 @@ _FULL_AT: Final = 600
 """The bytes of a file at which the disk is full: some files are written, and others in part."""
 
 Later = Callable[[float, Callable[[], None]], None]
-"""Calls a function after so many seconds, or at the end of the run."""
+"""Calls a function after a number of seconds, or at the end of the run."""
 
 
 class BaseStrikes:
@@ -64,7 +64,7 @@ class BaseStrikes:
         return self._damage(kind, random.Random(f"{event}"))
 
     def judge(self, folder: Path) -> Iterator[str]:
-        """Yield a sentence for each read that was not refused, and for each refusal without damage."""
+        """Yield a sentence for each damage that a read did not report, and each refusal without damage."""
         yield from self.vandal.wrong
         yield from self.vandal.unjustified(read_refusals(folder))
 

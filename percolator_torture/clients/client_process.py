@@ -1,7 +1,7 @@
 """The process of one client of a run: ``python -m percolator_torture.clients.client_process``.
 
-The first line on stdin is its order, as JSON; ``finish`` ends it early and in order. The end of stdin means
-that the parent has ended; then the process ends, too.
+The first line on stdin is its order, as JSON. The line ``finish`` lets it end early, after the steps under
+way. The end of stdin means that the parent has ended; then the process ends at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process of a maintainer or a worker: ``python -m percolator_torture.clients.keeper_process``.
 
-It is ordered as a client is. Its seat is the number of its role among the workload's ``keepers``: ``flush``,
-``compact`` and ``collect`` maintain the tables again and again, and ``compact`` also moves their bases;
-``work`` runs the observers.
+It gets its orders as a client does. Its seat is the number of its role among the workload's ``keepers``:
+``flush``, ``compact`` and ``collect`` maintain the tables again and again, and ``compact`` also moves their
+bases; ``work`` runs the observers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM: Final = (sys.executable, "-m", "percolator_torture.clients.keeper_proce
 LEASE: Final = 0.3
 """Seconds of a lease: less than the time for which a maintainer is stopped."""
 GRACE: Final = 5.0
-"""Seconds for which files without a name stay."""
+"""Seconds for which files that no manifest names stay."""
 
 _SMALL: Final = (
     (bases, "LEASE", LEASE),
@@ -44,9 +44,9 @@ _SMALL: Final = (
     (row_set, "GROUP_ROWS", 16),
     (compaction, "FEWEST_RUNS", 2),
 )
-"""Constants of the library that make many small steps of the maintenance of a small table."""
+"""Constants of the library, set so that the maintenance of a small table has many small steps."""
 _PAUSE: Final = 0.4
-"""The longest pause between two passes: each one refuses the transactions that began before it."""
+"""The longest pause between two passes: each pass refuses the transactions that began before it."""
 
 _RATE: Final = 30_000.0
 """Bytes a second of a slow maintainer, which gives others time between its steps."""

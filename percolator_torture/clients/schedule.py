@@ -63,10 +63,10 @@ OF_BASES: Final = frozenset(
         Nemesis.TEAR_MANIFEST,
     }
 )
-"""Faults of a workload whose tables have a base; the others do without."""
+"""Faults of a workload whose tables have a base; other workloads do not have these faults."""
 
 DEFAULT: Final = tuple(nemesis for nemesis in Nemesis if nemesis is not Nemesis.COLLECT)
-"""Without garbage collection. It hides old versions from the checker, and so also the outcome of some
+"""All but garbage collection, which hides old versions from the checker, and so also the outcome of some
 undetermined transactions.
 """
 
@@ -97,14 +97,14 @@ _SHORT: Final = (0.0, 0.03)
 """Seconds of most faults."""
 _LONG_SHARE: Final = 0.05
 _RARE: Final = 5
-"""Kills for each of the events that delay all clients."""
+"""For this many kills there is one of each event that delays all clients."""
 _FIRST, _LAST = 0.02, 0.85
-"""Faults happen within these parts of the run: at its ends few clients work, and a fault may wait for one."""
+"""Faults happen between these shares of the run: outside, few clients work, and a fault may wait for one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
-    """``nemesis`` strikes when ``at`` transactions are finished; if it strikes a client, that at ``seat``."""
+    """``nemesis`` strikes when ``at`` transactions are finished; ``seat`` is that of the struck process."""
 
     at: int
     nemesis: Nemesis

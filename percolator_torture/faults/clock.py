@@ -41,10 +41,10 @@ class FakeClock:
         return found
 
     def set_back(self, store: Store, seconds: float) -> None:
-        """Set the clock back by so many seconds, from the next script on; forward, if negative."""
+        """Set the clock back by ``seconds``, from the next script on; forward, if negative."""
         self.set_forward(store, -seconds)
 
     def set_forward(self, store: Store, seconds: float) -> None:
-        """Set the clock forward by so many seconds, from the next script on."""
-        # Around all changes of operations by a subclass: this operation is the test's own.
+        """Set the clock forward by ``seconds``, from the next script on."""
+        # Without the faults of a subclass: this operation is the test's own.
         Store.call_apart(store, (b"INCRBY", self.key, int(seconds * 1_000_000)))

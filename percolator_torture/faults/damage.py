@@ -1,4 +1,4 @@
-"""Damage to the files of columnar bases, for a while, and the errors with which readers refuse to answer."""
+"""Damage files of columnar bases for a while, and record the errors with which readers refuse to answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TabletFiles(NamedTuple):
 
 
 def bases_of(db: Database, tables: Iterable[str]) -> Iterator[TabletFiles]:
-    """Read the manifests of tables, of those tablets that have one."""
+    """Read the manifests of tables; a tablet without a manifest is left out."""
     for table in tables:
         for number, tag in enumerate(db.catalog.table(table).tags):
             reference = reference_of(db.store, tag)
@@ -53,7 +53,7 @@ def bases_of(db: Database, tables: Iterable[str]) -> Iterator[TabletFiles]:
 def unnamed_files(db: Database, tables: Iterable[str]) -> Iterator[str]:
     """Compare the files of each tablet with those that its manifest names; yield a sentence if they differ.
 
-    Of manifests there are the valid one and the one before.
+    Of the manifests, a tablet keeps the valid one, and possibly one more.
     """
     for tablet in bases_of(db, tables):
         folder = tablet.name.rpartition("/")[0]
@@ -111,7 +111,7 @@ class Vandal:
         self.wrong: list[str] = []
 
     def damage(self, kind: Kind, dice: random.Random) -> Callable[[], None] | None:
-        """Damage a file; return what makes it good, or None if there was no file to damage."""
+        """Damage a file; return a function that restores it, or None if there was no file to damage."""
         try:
             tablets = [
                 one for one in bases_of(self._db, self._db.maintainer().tables()) if one.manifest.files
@@ -133,7 +133,7 @@ class Vandal:
             path.write_bytes(content[: dice.randrange(len(content))])
         self.damages.append(damage)
 
-        # In a thread, for the run goes on.
+        # In a thread, because the run goes on.
         probe = threading.Thread(target=self._probe, args=(tablet, name))
         probe.start()
 

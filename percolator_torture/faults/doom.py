@@ -10,7 +10,7 @@ from percolator_torture.faults.plan import Fault, Operation, Plan
 
 
 class Step(NamedTuple):
-    """The moment before or after a request with a script, in a process of a role while it does ``role``.
+    """The moment before or after a request with a script, while a process does the work of ``role``.
 
     An empty ``script`` is any moment.
     """
@@ -33,7 +33,7 @@ STEPS: Final = (
     Step("flush"),
     Step("compact"),
 )
-"""The row sets are written, and the manifest is not published; it is published; the rows are half evicted."""
+"""Before a manifest is published; after it; after a part of the rows was evicted or collected; any moment."""
 
 
 class Doom:

@@ -31,7 +31,7 @@ class LateRequests:
             return len(self._queue) + self._delivering
 
     def put(self, commands: Sequence[Command], seconds: float) -> None:
-        """Execute the commands in so many seconds; with `HELD`, at the next `deliver`."""
+        """Execute the commands after ``seconds``; with `HELD`, at the next `deliver`."""
         with self._changed:
             heapq.heappush(self._queue, (time.monotonic() + seconds, next(self._order), commands))
             if self._thread is None and seconds < HELD:

@@ -1,4 +1,4 @@
-"""Plans of faults for operations: at random, but repeatable by a seed; or exactly."""
+"""Plans of faults: for random operations, repeatable by a seed, or for exactly named operations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Operation(NamedTuple):
     """An operation before or after it is sent.
 
     ``number`` counts the operations of one store from 1. ``names`` has the name of each script, or of each
-    command in capitals, in the order in which the server runs them. ``timestamp`` is first or last if the
-    operation also requests a timestamp. ``manner`` is ``call``, or ``deferred`` (no client waits for the
-    reply), or ``apart``.
+    command in capitals, in the order in which the server runs them. The first or last
+    name is ``timestamp`` if the operation also requests a timestamp. ``manner`` is ``call``, or ``deferred``
+    (no client waits for the reply), or ``apart`` (see `Store.call_apart`).
     """
 
     number: int
@@ -64,8 +64,8 @@ GIVES_UP: Final = frozenset({Kind.REFUSED, Kind.REQUEST_LOST_FOR_GOOD, Kind.REPL
 class Fault:
     """The fault of one operation.
 
-    ``seconds``, 0 or more, is the fault's time; if the operation is lost, it passes before the repetition. A
-    late copy with `HELD` waits for `FaultyStore.deliver`.
+    ``seconds``, 0 or more, is the fault's time; if the operation is lost, this time passes before the
+    repetition. A late copy with `HELD` waits for `FaultyStore.deliver`.
     """
 
     kind: Kind
@@ -134,7 +134,7 @@ class RandomPlan:
 
 
 class ExactPlan:
-    """Names the fault of each operation: the n-th one that matches."""
+    """Plans each fault for an exact operation: the n-th one that matches."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []

@@ -1,8 +1,9 @@
 """Stop a program between two of its operations.
 
 A `Stepper` runs a function in a greenlet. Whenever the function reaches an operation of a `FaultyStore`,
-control returns to the test. The test may then run other code and go on later. To go on never is to crash. The
-library has no code for steppers; a program can stop exactly at its operations.
+control returns to the test. The test may then run other code and continue the function later. A test that
+never continues it simulates a crash. The library has no code for steppers; a program can stop exactly at its
+operations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Point(NamedTuple):
 class Stepper(Generic[T]):
     """Runs ``fn(*args)`` from one operation to the next. Belongs to the thread that created it.
 
-    One request of the library is divided into single commands, because a server may run another client's
+    Each request of the library is divided into single commands, because a server may run another client's
     commands between any two of them, and a crash may cut a request there.
     """
 
@@ -97,7 +98,7 @@ class Stepper(Generic[T]):
             return
         self.abandoned = True
         if self._greenlet.gr_frame is not None:
-            # Its exception handlers run, but ends at their first operation (`pause`).
+            # Its exception handlers run, but end at their first operation (`pause`).
             self._greenlet.throw(greenlet.GreenletExit)
         self.done, self.at = True, None
 

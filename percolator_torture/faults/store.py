@@ -230,7 +230,7 @@ def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> E
     if len(exchange.replies) == 2 * count:
         exchange.replies = exchange.replies[count:] if second else exchange.replies[:count]
         exchange.packed = exchange.packed[:count]
-    # Only its own library sends a client's request twice, and then it knows.
+    # Only the client's own library sends a request twice, and then the client knows it.
     exchange.executed_maybe = True
     return exchange
 

@@ -78,8 +78,8 @@ class Write(NamedTuple):
 class ScanRead(NamedTuple):
     """A range of rows read: ``seen`` has exactly the cells of the columns in ``low <= row < high``.
 
-    ``high`` None is the end of the table, ``columns`` None all columns. ``own`` are the transaction's own
-    writes in the range by then.
+    ``high`` None means the end of the table, ``columns`` None means all columns. ``own`` are the
+    transaction's own writes in the range by then.
     """
 
     table: str
@@ -96,8 +96,8 @@ class TransactionRecord:
 
     ``began`` and ``returned`` are `time.monotonic_ns`, which on Linux is one clock for all processes of a
     machine; ``returned`` is None for a process that was killed. ``start_ts`` is None if it is unknown,
-    ``commit_ts`` if the transaction wrote nothing or is not known to have committed. ``blind`` is a
-    transaction that writes and had not fixed its snapshot when its commit began.
+    ``commit_ts`` if the transaction wrote nothing or is not known to have committed. ``blind`` is True for
+    a transaction that writes and had not fixed its snapshot when its commit began.
 
     >>> TransactionRecord("w1", 7, 100, 200, 10, 11, writes=(Write(CellKey("t", b"x", "v")),)).id
     'w1:7'
@@ -186,7 +186,7 @@ class History:
         """Add a transaction.
 
         Raises:
-            ValueError: two have the same id, or its fields contradict each other.
+            ValueError: another transaction has its id, or its fields contradict each other.
         """
         identity = self.processes.identity(record.process, record.number)
         if self.position(identity << WRITE_BITS) is not None:

@@ -1,4 +1,4 @@
-"""Histories on disk: one file a process, which is readable also if the process is killed at any byte.
+"""Histories on disk: a file for each process, which can be read even if its process is killed at any byte.
 
 A line of JSON is a transaction, or its *intent*: the transaction without its result, written before the
 commit. The result is then a line of its own. So each transaction that may have committed is in the file. If
@@ -80,7 +80,7 @@ class Journal:
         self._write_record(record, _result(record))
 
     def check_process(self) -> None:
-        """Raise RuntimeError in a forked child: its transactions would have the names of its parent's."""
+        """Raise RuntimeError in a forked child: its transactions would have the ids of its parent's."""
         if os.getpid() != self._pid:
             raise RuntimeError("a recorder does not survive a fork: make one in the child, with its own name")
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 ABSENT: Final = 0
 FOREIGN: Final = -1
-"""A packed mark: no value; a value without a mark, which no recorded transaction wrote."""
+"""Packed marks: of no value, and of a value without a mark, which no recorded transaction wrote."""
 
 NUMBER_BITS: Final = 31
 WRITE_BITS: Final = 16

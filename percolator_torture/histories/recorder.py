@@ -66,7 +66,7 @@ class RecordedTransaction:
 
     @property
     def start_timestamp(self) -> int:
-        """The timestamp of the snapshot, which it fixes, as `Transaction.start_timestamp` does."""
+        """The timestamp of the snapshot; reading it fixes the snapshot (`Transaction.start_timestamp`)."""
         return self._transaction.start_timestamp
 
     def get(self, table: str, row: str | bytes, column: str) -> bytes | None:
@@ -106,7 +106,7 @@ class RecordedTransaction:
     ) -> list[tuple[bytes, dict[str, bytes]]]:
         """Read the rows in a range with their payloads. Arguments as of `Transaction.scan`.
 
-        If the limit ended it, the range up to the last row counts as read.
+        If the limit ended the scan, the range up to the last row counts as read.
         """
         low, high = scan_bounds(start, stop, prefix)
         wanted = None if columns is None else tuple(columns)
@@ -154,7 +154,7 @@ class RecordedTransaction:
         rows: list[tuple[bytes, dict[str, bytes]]],
         own: tuple[Write, ...],
     ) -> list[tuple[bytes, dict[str, bytes]]]:
-        """Record a read of a range, and return its rows with plain values; ``own`` was written before."""
+        """Record a read of a range, and return its rows with plain values; ``own`` are earlier writes."""
         seen: list[Read] = []
         payloads: list[tuple[bytes, dict[str, bytes]]] = []
         for row, cells in rows:

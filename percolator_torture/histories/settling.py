@@ -12,7 +12,7 @@ from percolator_torture.histories.final_state import FinalState
 from percolator_torture.histories.survey import read_final
 
 WAIT: Final = 2.0
-"""Times to live to wait before the locks are resolved."""
+"""The wait before the locks are resolved, in times to live of a lock."""
 _LIMIT: Final = 60.0
 """Seconds for locks to end."""
 

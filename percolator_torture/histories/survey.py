@@ -44,7 +44,7 @@ def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) 
         db: the database; the caller must not be a task of it.
         tables: the names of the tables.
         collected: True if `Database.collect_garbage` has run to its end since the last transaction. Then
-            tombstones at or below the safe point and empty rows count as orphans, too; they may exist before.
+            tombstones at or below the safe point and empty rows count as orphans, too.
 
     Raises:
         UnknownTable: there is no table of that name.
@@ -87,7 +87,7 @@ class _Tablet:
             self._check_lock_index(entries)
 
     def look_at_key(self, name: bytes) -> None:
-        """Report keys without an index entry, and the entries of a dirty index."""
+        """Report a key that the row index does not have; of a dirty index, report the entries."""
         kind, _, rest = name.partition(b":")
         if kind in {b"r", b"v"} and rest not in self.rows:
             what = "a row" if kind == b"r" else "the history of a row"
@@ -150,7 +150,7 @@ class _Tablet:
                 )
 
     def _pages(self, key: bytes, length: int, *, by_score: bool = False) -> Iterator[list[bytes]]:
-        """Yield the members of a sorted set, in bounded steps: by rank, or in the order of the members."""
+        """Yield the members of a sorted set, in bounded steps: ordered by score, or by member."""
         bound, offset = b"-", 0
         while True:
             if by_score:
@@ -170,9 +170,9 @@ class _Tablet:
 
 
 def find_keys(db: Database, beginning: bytes) -> list[bytes]:
-    """Scan all keys of the store for those with a beginning, which has no glob character."""
+    """Return the keys of the store that begin with ``beginning``, which has no glob character."""
     pattern, keys = beginning + b"*", set[bytes]()  # SCAN may return a key twice
-    # SCAN names no key, from which the store could choose the server.
+    # SCAN names no key by which the store could choose the server, so every server is asked.
     for endpoint in db.store.endpoints():
         cursor: Any = b"0"
         while True:

@@ -19,9 +19,7 @@ _TIMEOUT: Final = 0.2
 """Seconds that a commit waits for replicas."""
 
 _AMPLE: Final = 8.0
-"""The same if no counting replica is cut off: then the test needs acknowledged writes until the end.
-
-"""
+"""The same if no counting replica is cut off: then the test needs acknowledged writes until the end."""
 
 _UNTIMED: Final = 50
 """Commits at the start that are not timed: they open connections and load scripts."""
@@ -109,7 +107,8 @@ def failover(
     The primary's disk is ignored, as if the machine were lost. Each durability is tested with connected
     replicas, and with replicas that are cut off from the network shortly before the end. To stop a replica
     would not be enough: it would later read the data that the kernel has received for it. The replica with
-    most data is promoted, except for rows of `Before.PASSED_OVER`. Half of the rounds commit in two phases.
+    the most data is promoted; with `Before.PASSED_OVER` it is another one. Half of the rounds commit in two
+    phases.
 
     Args:
         rounds: of each row; 1 or more, of about a second each.
@@ -147,7 +146,7 @@ def _round(setting: Setting, before: Before, number: int, choices: random.Random
         lagging = {Before.IN_STEP: [], Before.CUT_OFF: replicas, Before.PASSED_OVER: replicas[:1]}[before]
         with open_pairs(primary.url) as db:
             create_tables(db)
-        # It stays open until the end, because no client deletes the liveness token on a promoted server.
+        # Open until the end: this client cannot delete its liveness token on a promoted server.
         db = stack.enter_context(
             open_pairs(primary.url, two_phase=number % 2 == 1, durability=setting.durability)
         )

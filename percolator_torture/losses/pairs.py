@@ -28,7 +28,7 @@ _NAMESPACE: Final = "pairs"
 _PATIENCE: Final = 0.3
 _LOCK_TTL: Final = 0.3
 CLIENTS: Final = 8
-"""Clients under a hub, or fewer as threads."""
+"""Clients under a hub; without a hub there are fewer clients, each a thread."""
 
 _THREADS: Final = 4
 _LIMIT: Final = 60.0
@@ -75,7 +75,7 @@ class Pairs:
     def __init__(
         self, db: Database, label: str, *, under_hub: bool, on_acknowledged: Callable[[], None] = lambda: None
     ) -> None:
-        """``label`` distinguishes their rows. ``on_acknowledged`` is called after each such commit."""
+        """``label`` distinguishes their rows; ``on_acknowledged`` is called after acknowledged commits."""
         self._db = db
         self._under_hub = under_hub
         self._on_acknowledged = on_acknowledged
@@ -107,7 +107,7 @@ class Pairs:
             striking.result()
 
     def await_finished(self, count: int, at_least: float = 0.0) -> None:
-        """Wait until so many commits have `finished`, and so many seconds have passed."""
+        """Wait until ``count`` commits have `finished`, and ``at_least`` seconds have passed."""
         began = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._finished >= count or self._over.is_set(), _LIMIT)

@@ -154,7 +154,7 @@ class _Takers:
             client.result()
 
     def await_more(self, count: int) -> None:
-        """Wait until so many timestamps were requested and received, from now on."""
+        """Wait until ``count`` timestamps were requested and received, from now on."""
         now, position = time.monotonic_ns(), len(self.taken)
         until = time.monotonic() + _LIMIT
         while count > 0:
@@ -227,7 +227,7 @@ def _sync(server: PrivateServer) -> None:
 
 
 def _shuffled(choices: random.Random, values: Sequence[_T], count: int) -> list[_T]:
-    """Return so many of the values, each equally often, in random order."""
+    """Return ``count`` of the values, each equally often, in random order."""
     repeated = (list(values) * (count // len(values) + 1))[:count]
     choices.shuffle(repeated)
     return repeated

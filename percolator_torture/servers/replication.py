@@ -25,7 +25,7 @@ def follow(replica: PrivateServer, primary: PrivateServer) -> None:
         client.replicaof(LOOPBACK, str(primary.port))
         until = time.monotonic() + _LIMIT
         while True:
-            # The offset of the primary before: during replication it writes on.
+            # The primary's offset before the replica's: the primary writes on during the replication.
             before = primary_client.info("replication")
             state = client.info()
             linked = state.get("master_link_status") == "up"

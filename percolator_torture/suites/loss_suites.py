@@ -67,7 +67,7 @@ def run_log_loss(settings: Settings) -> Result:
 
 
 def run_timestamps(settings: Settings) -> Result:
-    """Restarts, lost logs, promoted replicas, clocks set back: no timestamp is repeated or goes backwards.
+    """Restart servers, lose logs, promote replicas, set clocks back; check that timestamps only increase.
 
     Raises the errors of `run`.
     """
@@ -133,7 +133,7 @@ def _portions(  # noqa: PLR0917
     most: int,
     run: Callable[[int, int, Callable[[str], None]], T],
 ) -> Iterator[T]:
-    """Run so many rounds, ``most`` at a time, until the user ends the run or a server stops answering."""
+    """Run ``rounds`` rounds, ``most`` at a time, until the user ends the run or a server stops answering."""
     done = 0
 
     def tell(line: str) -> None:
@@ -167,7 +167,7 @@ def _sums(found: Found) -> str:
 
 
 def _judge(where: str, found: Found, *, safe: bool) -> Iterator[str]:
-    """Return the violations. Transactions may be lost only if it is not ``safe``, and then as a whole."""
+    """Return the violations. Transactions may be lost only without ``safe``, and only as a whole."""
     judged = [
         (found.torn, "torn: one of its two cells has it"),
         (found.doubled, "committed twice"),

@@ -38,7 +38,7 @@ from percolator_torture.workloads import WORKLOADS, Workload
 
 _KEYS_AT_ONCE: Final = 1000
 _UNBOUNDED: Final = 10**12
-"""Passes of a process beside the clients."""
+"""The passes of a process that runs beside the clients, until it is told to finish."""
 STALL_LIMIT: Final = 600.0
 """Seconds without a finished transaction after which a run is given up."""
 _DOUBLED: Final = (Anomaly.REPEATED_VERSION, Anomaly.REPEATED_TIMESTAMP)
@@ -57,8 +57,8 @@ class _Place:
 def run_workload(name: str, settings: Settings) -> Result:
     """Run a workload and check its outcome.
 
-    After its beginning, a store that stays away or a history that cannot be read is a violation. The folder
-    with the histories, and with ``settings.url`` the namespace, are removed only if there are none.
+    After the start, a store that no longer answers, or a history that cannot be read, is a violation. The
+    folder with the histories, and with ``settings.url`` the namespace, are removed if there is no violation.
 
     Raises:
         ConfigurationError: a nemesis that is not possible there; no redis-server.
@@ -93,11 +93,11 @@ def _whereabouts(place: _Place) -> str:
 
 @contextmanager
 def _place(name: str, settings: Settings) -> Iterator[_Place]:
-    """Provide a server, or the named one, and a folder for the histories, which stays."""
+    """Provide a private server, or that of ``settings.url``, and a folder for the histories, which stays."""
     with ExitStack() as opened:
         server = None
         if settings.url is None:
-            # A server that will be killed has each reply wait for the disk.
+            # A server that will be killed replies only after its writes are on disk.
             sync = "always" if Nemesis.SERVER_KILL in settings.nemeses else "everysec"
             server = opened.enter_context(PrivateServer(appendonly="yes", appendfsync=sync))
         folder = Path(tempfile.mkdtemp(prefix=f"percolator-torture-{name}-"))
@@ -126,7 +126,7 @@ def _place(name: str, settings: Settings) -> Iterator[_Place]:
 
 
 def _forget(db: FaultyDatabase) -> None:
-    """Leave nothing on a server of the user."""
+    """Remove the namespace from a server of the user."""
     keys = find_keys(db, db.store.keyspace.prefix.removesuffix(b"}"))
     db.store.call_many([(b"DEL", key) for key in keys], _KEYS_AT_ONCE)
 

@@ -16,7 +16,7 @@ _COLUMN = "entries"
 _ACTIVE = 128
 """Lists that grow at a time."""
 _LENGTH = 24
-"""About the entries of a list, before another one is begun: each entry rewrites its list."""
+"""About the number of entries of a list before another list is begun: each entry rewrites its list."""
 _MOST = 3
 _READS = 0.2
 
@@ -53,7 +53,7 @@ class Append(Workload):
                 yield f"the list {row.decode()} was read with an entry twice: {seen!r}"
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Check that each list equals its versions, and that its writers saw it."""
+        """Check that each list has the entries of its versions in order, and fits its writers' outcomes."""
         lists = {row: _entries(cells.get(_COLUMN)) for row, cells in state.items()}
         for row, entries in lists.items():
             cell = CellKey(TABLE, row, _COLUMN)

@@ -48,7 +48,7 @@ class Bank(Workload):
             self._transfer(recorder, giver, taker, dice.randint(1, _LARGEST))
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """Check that the sum is the first one, and no balance is missing."""
+        """Check that the sum is that of the beginning, and no balance is missing."""
         yield from _judge([cells.get(_COLUMN) for cells in state.values()], "the state that is left")
 
     @staticmethod

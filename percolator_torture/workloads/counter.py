@@ -47,7 +47,7 @@ class Counter(Workload):
         recorder.run(increment)
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Check that each value lies between acknowledged and attempted increments, with its versions."""
+        """Check that each value lies between acknowledged and attempted increments, and fits its versions."""
         sure: Tally[bytes] = Tally()
         tried: Tally[bytes] = Tally()
         for owner, cell in zip(history.write_owner, history.write_cell, strict=True):

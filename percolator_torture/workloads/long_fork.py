@@ -1,4 +1,4 @@
-"""Blind writes to single cells, read in groups: all readers agree on their order."""
+"""Blind writes to single cells, read in groups: all readers agree on the order of the writes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Ring(Workload):
             yield f"the snapshot at {at} has {tokens} tokens in ring {ring}"
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """Check that there is one token each, which has moved as often as transactions committed."""
+        """Check that each ring has one token, which has moved as often as transactions committed."""
         sure: Counter[bytes] = Counter()
         tried: Counter[bytes] = Counter()
         for owner, cell, mark in zip(

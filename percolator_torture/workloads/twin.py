@@ -1,4 +1,4 @@
-"""The same writes to a table with a columnar base and to its twin without one: every read of both is equal.
+"""The same writes to a table with a columnar base and to its twin without one: all reads find both equal.
 
 The recorder has all reads and writes of both raw tables, so that the checker compares the reads of the cold
 table with its history, too. Typed tables, of which an index has a base, are compared only with each other.
@@ -57,7 +57,7 @@ NUMBERS: Final = 12
 """Values of the indexed column."""
 COLUMNS: Final = ("a", "b", "c")
 _HOT: Final = 40
-"""Rows that are written most at a time; they move on, so that the others become cold."""
+"""Rows that are written most often at a time; then other rows take their turn, and these become cold."""
 _LATE, _WHOLE, _TYPED, _BOUNDED = 0.03, 0.05, 0.12, 0.4
 """Shares of the kinds of steps, each added to those before; the rest are writes."""
 _DRAIN_LIMIT: Final = 120.0
@@ -89,7 +89,7 @@ def row_of(number: int) -> bytes:
 
 
 def note(t: ObserverTransaction, cell: Cell) -> None:
-    """Copy what was observed: the observer of both twins."""
+    """The observer of both twins: copy the observed cell."""
     t.set(SEEN, cell.row, cell.table, t.get(cell.table, cell.row, "a") or b"")
 
 
@@ -227,7 +227,7 @@ class Twin(Workload):
         return final
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """Nothing but the comparisons so far."""
+        """Yield nothing: the steps and `conclude` have compared the twins."""
         yield from ()
 
 
@@ -255,17 +255,17 @@ def differences(db: Database, when: str) -> Iterator[str]:
 
 
 def scan_all(t: Any, table: str) -> Any:
-    """All rows of a raw table."""
+    """Read all rows of a raw table."""
     return list(t.scan(table))
 
 
 def all_items(t: Any, model: Any) -> Any:
-    """All rows of a typed table."""
+    """Read all rows of a typed table."""
     return list(t.select(table_name(model)))
 
 
 def by_number(number: int, t: Any, model: Any) -> Any:
-    """The keys of rows with a number in the indexed column."""
+    """Read the keys of the rows with a number in the indexed column."""
     return sorted(one["id"] for one in t.select(table_name(model), model.a == number, columns=["id"]))
 
 

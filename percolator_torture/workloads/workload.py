@@ -38,7 +38,7 @@ class Workload(ABC):
         self.clients = clients
 
     def create(self, db: Database, folder: Path) -> None:  # noqa: ARG002
-        """Create the tables; files of theirs are below ``folder``."""
+        """Create the tables; their files are below ``folder``."""
         db.create_table(TABLE, tablets=_TABLETS)
 
     @abstractmethod

@@ -61,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A search after the chain was idle: the claim, True if it holds, and the URLs that prove it."""
+    """A search after the chain was idle: it confirms ``claim`` if ``holds`` is True; ``urls`` prove it."""
 
     claim: str
     query: str

@@ -93,7 +93,7 @@ end
 -- Set a weak mark; return true if there was none. A notification during a lease is recorded in no cell, so the score
 -- records it: the score becomes the even number after the deadline. The holder of the lease finds the score changed and
 -- makes the mark due again.
--- Until then no other run starts, which would conflict. If the holder dies, the mark is due at the end of the lease.
+-- Until then no other run starts, because it would conflict. If the holder dies, the mark is due at the end of the lease.
 -- A mark that is due already, or postponed after a failure, stays as it is: otherwise frequent notifications would use
 -- up the cell's attempts at once.
 local function set_weakly(tag, observer, mark)

@@ -10,7 +10,7 @@ local function version_at(tag, row, column, newest, at)
   return older and string.sub(older, #prefix + 1) or false
 end
 
--- Return {version} | {} | {false, lock}: the owner of a lock that began before `at` may still commit below it.
+-- Return {version} | {} | {false, lock}: the owner of a lock that began before `at` may still commit below `at`.
 local function read_cell(tag, row, column, newest, lock, at)
   if lock and lock_start(lock) < at then return {false, lock} end
   local version = version_at(tag, row, column, newest, at)

@@ -109,7 +109,7 @@ def open_source(
     """Find the input: files, folders (with their subfolders, without hidden files) and glob patterns.
 
     Args:
-        paths: the input. A file that is named itself may have any suffix.
+        paths: the input. A file that is given by its own path may have any suffix.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; by default guessed from the suffixes.
         key: the field with the row key (jsonl, csv, parquet), for raw tables. The key of a typed table comes
             from the fields of its key columns.

@@ -185,7 +185,7 @@ def stop(folder: Path, socket_path: str, *, keep_unwritten: bool = False) -> End
 
 
 class _Attempt:
-    """One stop of a server: the order to shut down, until the server accepts it."""
+    """One attempt to stop a server: it repeats the order to shut down until the server accepts it."""
 
     def __init__(self, folder: Path, socket_path: str, *, keep_unwritten: bool) -> None:
         self._folder = folder
