@@ -3,7 +3,7 @@
 Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
 every change is to a row of its own. In the second workload the same rows change again and again while their
 observers run. So one run may process several changes, and a run may come too late. The third workload does
-the same with weak notifications. A mark keeps its lease when it is set again, so two workers run a mark at
+the same with weak notifications. A mark keeps its lease when it is set again, so two workers process it at
 the same time only after its lease has expired. One of two overlapping runs loses.
 
 Work that a worker begins and does not commit is of three kinds, and the suite counts each:

@@ -145,7 +145,7 @@ def _rate(spans: Sequence[Span], batch: int) -> float:
 
 
 def check_increasing(replies: Sequence[int], batch: int) -> None:
-    """Check replies: each is the last of ``batch`` timestamps, so the next is at least so much higher."""
+    """Check replies: each is the last of ``batch`` timestamps, so the next is ``batch`` or more higher."""
     for before, reply in pairwise(replies):
         if reply - before < batch:
             raise PercolatorError(

@@ -7,9 +7,9 @@
 --   KEYS    tag
 --   ARGV    base, version, before, stamp, observers (counted) …, rows …
 --             base: the reference of the manifest: if another one is valid, nothing is removed; version: of the table, which
---             keeps its base as long as it has this version; before: the manifest's timestamp; stamp: of the reply to the call
---             before this one, at first of the reply of cold.lua with the first of the rows; observers: of the tablet's table;
---             rows: each with the number of its fields when it was read, or 0
+--             keeps its base as long as it has this version; before: the manifest's timestamp; stamp: from the reply to the
+--             call before this one; for the first call, from the reply of cold.lua with the first rows; observers: of the
+--             tablet's table; rows: each with the number of its fields when it was read, or 0
 --   reply   {"evicted", stamp, cells, rows} | {"overtaken"}
 --             stamp: for the next call; cells, rows: how many were removed
 

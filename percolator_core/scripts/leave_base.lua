@@ -1,5 +1,5 @@
 -- Remove the tablet's base, all rows of which are in the store again. A reader may have found a cell missing before the
--- cell came back, and ask for the base only now. So the safe point rises above the reader's snapshot, and it is refused.
+-- cell came back, and ask for the base only now. So the safe point rises above the reader's snapshot, which is then refused.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag

@@ -1,4 +1,4 @@
--- Put cells of some rows of the tablet's base back into the store, as versions, if the store has no version of the cell.
+-- Put cells of some rows of the tablet's base back into the store, as versions, except cells that the store has.
 -- A version that the store has is newer, even a deletion: a removed row of a typed table has a deletion of each cell.
 --   uses    layout
 --   KEYS    tag

@@ -12,7 +12,7 @@
 --             how many columns the predicate asks for; of each its name, and "=" with the value of a missing cell, or
 --             ""; the predicate, each connective in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             base: the name of the tablet's base. The store may have only a part of a row, so the caller selects
+--             base: the name of the tablet's base. The store may have only a part of a row, so the caller evaluates it
 --             resume: the bound to go on from, "" at the end
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing
