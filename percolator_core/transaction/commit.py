@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 from zlib import crc32
 
 from percolator_core.catalog.catalog import CHANGED
@@ -29,7 +29,7 @@ from percolator_core.layout.keys import CellAddress, decode_column, encode_prima
 from percolator_core.layout.records import NOTIFY, unpack_lock
 from percolator_core.runtime import process
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Role
+from percolator_core.scripts.calls import Call
 from percolator_core.scripts.replies import Committed, Fate, Prewritten
 from percolator_core.store import OutcomeOpenError
 from percolator_core.store.packing import NUMBERS
@@ -47,6 +47,12 @@ from percolator_core.transaction.write_set import (
 
 T = TypeVar("T")
 D = TypeVar("D", Prewritten, Committed, Fate)
+
+AtOnce: TypeAlias = tuple[Call[Prewritten], Prewritten, bool]
+"""A commit in one call: the call, its reply, and True if it was sent twice.
+
+A plain tuple, because each such commit makes one.
+"""
 
 _PARTS: Final = 5
 """The number of arguments for each prewritten cell."""
@@ -79,18 +85,16 @@ class Commit:
         """The oracle's key, for scripts that can reach it: it has the timestamp of the last failover."""
         self.calls = bounded_calls(mutations, client.one_call_a_tablet)
         """The mutations of each call, the primary's call first."""
-        self.in_one_call = len(self.calls) == 1 and not client.one_call_a_tablet
-        """True if one call prewrites and commits everything; else there are two phases."""
         self._fresh_at = 0.0
 
-    def run(self, refused: tuple[Prewritten, bool] | None = None) -> int:
+    def run(self, at_once: AtOnce | None = None) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`.
 
-        ``refused`` is the outcome, from `decisively`, of a first attempt that did not commit.
+        ``at_once`` is a commit in one call that was refused; the call may be sent again.
         """
         try:
-            if self.in_one_call:
-                return self.one_phase(refused)
+            if at_once is not None:
+                return self._one_phase(*at_once)
             commit_ts = self.commit_primary(self.prewrite())
         except TransactionConflict as conflict:
             if conflict.reason == CHANGED:
@@ -99,18 +103,16 @@ class Commit:
         self.commit_secondaries(commit_ts)
         return commit_ts
 
-    def one_phase(self, refused: tuple[Prewritten, bool] | None = None) -> int:
-        """Prewrite and commit in one call, for a write set that fits into it. ``refused`` as for `run`."""
-        call = self.calls[0]
-        first = [] if refused is None else [refused]
+    def _one_phase(self, call: Call[Prewritten], refusal: Prewritten, repeated: bool) -> int:
+        answers = [(refusal, repeated)]
 
         def attempt() -> int:
-            reply, repeated = first.pop() if first else self._decisively(self.prewrite_call(call, "both"))
+            reply, repeated = answers.pop() if answers else self._decisively(call)
             if repeated and reply[0] != "committed":
                 # The server may not have read the first copy yet. After a rollback at the primary it refuses
                 # a copy that arrives late.
                 return self._fence(reply)
-            return self._check(call, reply)
+            return self._check(self.calls[0], reply)
 
         return self._clearing_locks(attempt)
 
@@ -221,17 +223,15 @@ class Commit:
             store.run(calls.refresh(primary.tag, self.start_ts, primary.row, primary.column))
             self._fresh_at = now
 
-    def prewrite_call(self, call: Sequence[Mutation], role: Role) -> Call[Prewritten]:
-        """The prewrite of one of ``calls``; the role ``both`` also commits it."""
+    def prewrite_call(
+        self, call: Sequence[Mutation], role: Literal["primary", "secondaries"]
+    ) -> Call[Prewritten]:
+        """The prewrite of one of ``calls``."""
         client, primary = self._client, self.primary
         tags, cells = tags_and_cells(call, values=True)
-        versions = versions_of(call)
-        if role == "both":
-            oracle = (client.store.keyspace.oracle,)
-            return calls.prewrite(tags, oracle, role, self.start_ts, cells, (), versions)
         address = encode_primary(CellAddress(primary.tag, primary.row, primary.column))
         lock = int(client.timeouts.lock_ttl * 1000), client.owner(), address
-        return calls.prewrite(tags, self._local_oracle, role, self.start_ts, cells, lock, versions)
+        return calls.prewrite(tags, self._local_oracle, role, self.start_ts, cells, lock, versions_of(call))
 
     def commit_call(
         self, call: Sequence[Mutation], commit_ts: int, role: Literal["primary", "secondaries"]
@@ -268,12 +268,11 @@ def commit_at_once(
     handles: Mapping[str, TableHandle],
     *,
     restock: bool,
-) -> tuple[Prewritten, bool] | None:
-    """Prewrite and commit a small write set in one call, without an object for each write.
+) -> AtOnce | None:
+    """Prewrite and commit a write set that fits into one call, without an object for each write.
 
-    ``writes`` and ``handles`` are by table. Return the outcome as `decisively` does; after a refusal
-    `Commit.run` continues. Return None if the write set has to be divided, or its first write is a
-    notification. The call is that of `Commit.one_phase`, with the cells in the same order.
+    ``writes`` and ``handles`` are by table. After a refusal `Commit.run` continues. Return None if the write
+    set needs two phases, or has only notifications. The order of the cells is that of `mutations_of`.
     """
     if client.one_call_a_tablet:
         return None
@@ -296,13 +295,19 @@ def commit_at_once(
             for column, (kind, value) in columns.items():
                 cells += (position, row, column, NUMBERS[kind], value)
                 size += len(row) + len(column) + len(value)
-            if size > write_set.BYTES_PER_CALL or len(cells) > _PARTS * write_set.CELLS_PER_CALL:
+            is_large = size > write_set.BYTES_PER_CALL and len(cells) > _PARTS
+            if is_large or len(cells) > _PARTS * write_set.CELLS_PER_CALL:
                 return None
     if cells[3] == NUMBERS[NOTIFY]:
-        return None
+        # The primary is the first cell that is written.
+        writes_at = (at for at in range(0, len(cells), _PARTS) if cells[at + 3] != NUMBERS[NOTIFY])
+        if (at := next(writes_at, None)) is None:
+            return None
+        cells = [*cells[at : at + _PARTS], *cells[:at], *cells[at + _PARTS :]]
     oracle = (client.store.keyspace.oracle,)
     call = calls.prewrite([*tags], oracle, "both", start_ts, cells, (), b",".join(versions))
-    return decisively(client, start_ts, call, restock=restock)
+    reply, repeated = decisively(client, start_ts, call, restock=restock)
+    return call, reply, repeated
 
 
 def decisively(

@@ -241,18 +241,15 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
         client = self._client
         self._round_trips += 1
-        refused = commit_at_once(client, start_ts, self._writes, self._written, restock=restock)
-        if refused is not None:
-            reply, _ = refused
-            if reply[0] == "committed":
-                return reply[1]
+        at_once = commit_at_once(client, start_ts, self._writes, self._written, restock=restock)
+        if at_once is not None and at_once[1][0] == "committed":
+            return at_once[1][1]
         mutations = self.mutations()
         if mutations[0].kind == NOTIFY:
             return notify(client, mutations)
-        commit = Commit(client, start_ts, mutations, restock=restock)
-        if not commit.in_one_call:
+        if at_once is None:
             self._round_trips += 1
-        return commit.run(refused)
+        return Commit(client, start_ts, mutations, restock=restock).run(at_once)
 
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.

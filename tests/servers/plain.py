@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 import percolator_core as percolator
 from percolator_core.layout.keys import tablet_of
+from percolator_core.scripts import calls
+from percolator_core.scripts.calls import Call, Role
+from percolator_core.scripts.replies import Prewritten
 from percolator_core.store import Store
 from percolator_core.store.pipeline import Pipeline, Stream
 from percolator_core.store.topology import Endpoint
@@ -31,6 +34,7 @@ from percolator_core.transaction.cache import Cache
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
+from percolator_core.transaction.write_set import Mutation, tags_and_cells, versions_of
 
 
 def binaries() -> dict[str, str]:
@@ -202,6 +206,19 @@ def sha_of(store: Store, name: str) -> bytes:
 def commit_of(transaction: Transaction) -> Commit:
     """The commit of a transaction's writes, to be stopped between its phases."""
     return Commit(transaction._client, transaction.start_timestamp, transaction.mutations())
+
+
+def at_once_call(commit: Commit) -> Call[Prewritten]:
+    """The call that prewrites and commits everything, made from the mutations of the first call."""
+    [call] = commit.calls
+    tags, cells = tags_and_cells(call, values=True)
+    oracle = (commit._client.store.keyspace.oracle,)
+    return calls.prewrite(tags, oracle, "both", commit.start_ts, cells, (), versions_of(call))
+
+
+def prewrite_call(commit: Commit, call: Sequence[Mutation], role: Role) -> Call[Prewritten]:
+    """The prewrite of a call, in any role."""
+    return at_once_call(commit) if role == "both" else commit.prewrite_call(call, role)
 
 
 def start_if_fixed(reader: Snapshot) -> int | None:

@@ -26,7 +26,7 @@ from percolator_core import (
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call, Role
+from percolator_core.scripts.calls import Call
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
 from percolator_core.transaction.write_set import tags_and_cells
@@ -115,7 +115,7 @@ class Scene:
     def prewrite(self, *numbers: int) -> None:
         """Send the prewrites of these calls, in this order; that of the primary is number 0."""
         for number in numbers:
-            role: Role = "secondaries" if number else "primary"
+            role: Literal["primary", "secondaries"] = "secondaries" if number else "primary"
             reply = self.writer.store.run(self.commit.prewrite_call(self.commit.calls[number], role))
             assert reply[0] == "prewritten"
 

@@ -16,7 +16,7 @@ from percolator_core.scripts.calls import Role
 from percolator_core.store.request import AFTER, Exchange
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.write_set import tags_and_cells
-from tests.servers.plain import commit_of, rows_apart
+from tests.servers.plain import commit_of, prewrite_call, rows_apart
 
 X, Y, Z = rows_apart(3)
 NOTHING = timedelta(0)
@@ -93,10 +93,10 @@ def test_a_start_at_the_safe_point_itself_is_refused(writer: Database, db: Datab
     late = started(writer, b"late", X)
     tag = late.primary.tag
     assert db.store.run(calls.raise_safe_point(tag, late.start_ts)) == late.start_ts
-    assert db.store.run(late.prewrite_call(late.calls[0], role))[0] == "too old"
+    assert db.store.run(prewrite_call(late, late.calls[0], role))[0] == "too old"
     above = started(writer, b"above", X)
     assert above.start_ts > late.start_ts
-    assert db.store.run(above.prewrite_call(above.calls[0], role))[0] != "too old"
+    assert db.store.run(prewrite_call(above, above.calls[0], role))[0] != "too old"
 
 
 # Scripts that arrive when the cell belongs to somebody else by now.
@@ -259,7 +259,7 @@ def test_a_prewrite_that_is_refused_has_written_nothing(
     why = refused(db, writer, commit)
     writer.client.owner()  # coming alive moves the oracle along
     before = everything(db)
-    assert db.store.run(commit.prewrite_call(call, role))[0] == why
+    assert db.store.run(prewrite_call(commit, call, role))[0] == why
     assert everything(db) == before
 
 

@@ -19,7 +19,7 @@ from percolator_core.layout.records import Lock
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Fate
 from percolator_core.transaction.lock_resolver import Resolver
-from tests.servers.plain import Faults, commit_of
+from tests.servers.plain import Faults, at_once_call, commit_of
 from tests.transaction.phases import X, Y, Z, locks, started, values
 
 Connect = Callable[..., Database]
@@ -79,7 +79,7 @@ def test_a_repeated_rollback_and_resolution_say_the_same(writer: Database, reade
 def test_both_phases_repeated_commit_once(db: Database) -> None:
     t = started(db)
     commit = commit_of(t)
-    prewrite = commit.prewrite_call(commit.calls[0], "both")
+    prewrite = at_once_call(commit)
     first = db.store.run(prewrite)
     assert first[0] == "committed"
     with db.transaction() as other:
