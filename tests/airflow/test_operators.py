@@ -404,7 +404,7 @@ class TestKilled:
             start_new_session=True,
         )
         try:
-            until(lambda: any(begun.iterdir()), 120)
+            until(lambda: any(begun.iterdir()), 300)
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=60)
         finally:
@@ -458,12 +458,12 @@ def test_an_executor_of_spark_that_is_killed_loses_and_doubles_nothing(
     with (tmp_path / "output").open("w") as output:
         task = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=output, stderr=output)
     try:
-        until(lambda: any(begun.iterdir()) or task.poll() is not None, 90)
-        until(lambda: len(executors_of(task)) == 2 or task.poll() is not None, 60)
+        until(lambda: any(begun.iterdir()) or task.poll() is not None, 300)
+        until(lambda: len(executors_of(task)) == 2 or task.poll() is not None, 300)
         executors = executors_of(task)
         assert len(executors) == 2, (tmp_path / "output").read_text()[-3000:]
         executors[0].kill()
-        assert task.wait(120) == 0, (tmp_path / "output").read_text()[-3000:]
+        assert task.wait(300) == 0, (tmp_path / "output").read_text()[-3000:]
     finally:
         task.kill()
         task.wait()

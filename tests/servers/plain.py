@@ -171,7 +171,7 @@ class Busy:
         return False
 
 
-PATIENCE: Final = float(os.environ.get("PERCOLATOR_TEST_PATIENCE", "60"))
+PATIENCE: Final = float(os.environ.get("PERCOLATOR_TEST_PATIENCE", "180"))
 """Seconds that a test waits for what should come at once."""
 
 
