@@ -246,15 +246,22 @@ class Pool:
             self._leave_to_parent()
         return self._add([])
 
-    def converse(self, retry_policy: RetryPolicy, exchanges: Sequence[Exchange]) -> None:
+    def converse(
+        self, retry_policy: RetryPolicy, exchanges: Sequence[Exchange], owner: int | None = None
+    ) -> None:
         """Send the exchanges over idle connections, and wait until each has its replies or has failed.
 
-        A signal handler or finalizer may run between any two steps; its requests use other connections.
+        A signal handler or finalizer may run between any two steps; its requests use other connections. If it
+        forks, the child does not go on: exchanges fail that another process than ``owner`` would send.
         """
-        here = process.pid
+        owner = owner or process.pid
         connections = self.take()
         try:
             while True:
+                if owner != process.pid:
+                    for one in exchanges:
+                        one.fail(of_another_process("call"))
+                    break
                 connections.run(exchanges)
                 left = []
                 for one in exchanges:
@@ -262,12 +269,7 @@ class Pool:
                         left.append(one)  # noqa: PERF401 - a comprehension takes longer
                 if not left:
                     break
-                if here != process.pid:
-                    # A signal handler has forked, and this is the child: the parent sends them again.
-                    for one in left:
-                        one.fail(of_another_process("call"))
-                    break
-                exchanges = retry_policy.repair_all(left)
+                exchanges = left if owner != process.pid else retry_policy.repair_all(left)
         except BaseException:
             self.drop(connections)
             raise

@@ -158,14 +158,14 @@ class Store:
         exchange = self._durable_exchange([self.command(call) for call in several], AFTER)
         return _decoded(several, exchange.replies), exchange.timestamp
 
-    def decide(self, command: Command, *, then_timestamp: bool = False) -> Decision:
-        """Send a command that decides an outcome, such as the commit of a primary.
+    def decide(self, command: Command, *, then_timestamp: bool = False, owner: int | None = None) -> Decision:
+        """Send a command that decides an outcome, such as a primary's commit; ``owner`` as for `exchange`.
 
         Raises:
             OutcomeOpenError: it failed after it may have been executed.
         """
         stamp = SPARE if then_timestamp else NONE
-        exchange = self.exchange((command,), stamp, durable=self._must_be_durable)
+        exchange = self.exchange((command,), stamp, durable=self._must_be_durable, owner=owner)
         try:
             if not exchange.replies:
                 exchange.result()
@@ -192,15 +192,25 @@ class Store:
         """
         return self._issue(commands, self._converse).result()
 
-    def exchange(self, commands: Sequence[Command], stamp: int = NONE, *, durable: bool = False) -> Exchange:
+    def exchange(
+        self,
+        commands: Sequence[Command],
+        stamp: int = NONE,
+        *,
+        durable: bool = False,
+        owner: int | None = None,
+    ) -> Exchange:
         """Send the commands and wait until they are answered or given up. Every operation is sent this way.
 
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
-        have no order among each other; the timestamp is still before or after all of them.
+        have no order among each other; the timestamp is still before or after all of them. If ``owner`` is
+        given, a child of the process with this id does not send the commands, whenever it was forked.
         """
         # Only a task has a hub: for all other callers, the test saves a call.
         hub = current_hub() if isinstance(getcurrent(), Task) else None
-        send = self._converse if hub is None or hub.owner is not self else hub.exchange
+        send: Send = self._converse if hub is None or hub.owner is not self else hub.exchange
+        if owner is not None and send is self._converse:
+            send = partial(self._converse, owner=owner)
         return self._issue(commands, send, stamp, durable=durable)
 
     def _issue(

@@ -74,11 +74,21 @@ class Commit:
     """Commits one write set. ``mutations[0]`` is the primary and must not be a notification."""
 
     def __init__(
-        self, client: Client, start_ts: int, mutations: list[Mutation], *, restock: bool = False
+        self,
+        client: Client,
+        start_ts: int,
+        mutations: list[Mutation],
+        *,
+        restock: bool = False,
+        owner: int | None = None,
     ) -> None:
-        """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction."""
+        """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction.
+
+        ``owner`` is the id of the process that began the transaction. A child of it does not commit.
+        """
         self._client = client
         self._restock = restock and not client.one_call_a_tablet
+        self._owner = owner
         self.start_ts = start_ts
         self.primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
@@ -242,7 +252,9 @@ class Commit:
         return calls.commit(tags, oracle, role, self.start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
-        return decisively(self._client, self.start_ts, call, restock=self._restock, repeated=repeated)
+        return decisively(
+            self._client, self.start_ts, call, restock=self._restock, owner=self._owner, repeated=repeated
+        )
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
         """Raise if a prewrite call was refused; return the commit timestamp in one phase, else 0."""
@@ -268,11 +280,13 @@ def commit_at_once(
     handles: Mapping[str, TableHandle],
     *,
     restock: bool,
+    owner: int,
 ) -> AtOnce | None:
     """Prewrite and commit a write set that fits into one call, without an object for each write.
 
-    ``writes`` and ``handles`` are by table. After a refusal `Commit.run` continues. Return None if the write
-    set needs two phases, or has only notifications. The order of the cells is that of `mutations_of`.
+    ``writes`` and ``handles`` are by table; ``restock`` and ``owner`` are as for `Commit`. After a refusal
+    `Commit.run` continues. Return None if the write set needs two phases, or has only notifications. The
+    order of the cells is that of `mutations_of`.
     """
     if client.one_call_a_tablet:
         return None
@@ -306,23 +320,29 @@ def commit_at_once(
         cells = [*cells[at : at + _PARTS], *cells[:at], *cells[at + _PARTS :]]
     oracle = (client.store.keyspace.oracle,)
     call = calls.prewrite([*tags], oracle, "both", start_ts, cells, (), b",".join(versions))
-    reply, repeated = decisively(client, start_ts, call, restock=restock)
+    reply, repeated = decisively(client, start_ts, call, restock=restock, owner=owner)
     return call, reply, repeated
 
 
 def decisively(
-    client: Client, start_ts: int, call: Call[D], *, restock: bool, repeated: bool = False
+    client: Client,
+    start_ts: int,
+    call: Call[D],
+    *,
+    restock: bool,
+    owner: int | None,
+    repeated: bool = False,
 ) -> tuple[D, bool]:
     """Send a call that may be the commit point; return the reply, and True if it was sent again.
 
     A second copy of the call is harmless, so the outcome stays open only if the store does not answer at all.
-    If ``restock``, a spare timestamp for another transaction is fetched, too. ``repeated`` is True if an
-    earlier request has already left the outcome open.
+    ``restock`` and ``owner`` are as for `Commit`. ``repeated`` is True if an earlier request has already left
+    the outcome open.
     """
     oracle, store = client.oracle, client.store
     seen = oracle.seen
     try:
-        decision = store.decide(store.command(call), then_timestamp=restock)
+        decision = store.decide(store.command(call), then_timestamp=restock, owner=owner)
     except OutcomeOpenError as error:
         raise CommitUndetermined(start_ts) from error.__cause__
     except PercolatorError as error:

@@ -241,7 +241,8 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_writes(self, start_ts: int, *, restock: bool = False) -> int:
         client = self._client
         self._round_trips += 1
-        at_once = commit_at_once(client, start_ts, self._writes, self._written, restock=restock)
+        owner = self._process
+        at_once = commit_at_once(client, start_ts, self._writes, self._written, restock=restock, owner=owner)
         if at_once is not None and at_once[1][0] == "committed":
             return at_once[1][1]
         mutations = self.mutations()
@@ -249,7 +250,7 @@ class Transaction(Snapshot, TypedWrites):
             return notify(client, mutations)
         if at_once is None:
             self._round_trips += 1
-        return Commit(client, start_ts, mutations, restock=restock).run(at_once)
+        return Commit(client, start_ts, mutations, restock=restock, owner=owner).run(at_once)
 
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.

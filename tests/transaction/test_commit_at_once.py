@@ -45,7 +45,7 @@ def captured(db: Database, t: Transaction, monkeypatch: pytest.MonkeyPatch) -> A
     """The call of `commit_at_once`, which is not sent; None if it does not make one."""
     with monkeypatch.context() as patch:
         patch.setattr(commits, "decisively", lambda *_, **__: (("prewritten", 0, 0, None), False))
-        found = commit_at_once(db.client, t.start_timestamp, t._writes, t._written, restock=False)
+        found = commit_at_once(db.client, t.start_timestamp, t._writes, t._written, restock=False, owner=1)
         return found and found[0]
 
 
@@ -163,9 +163,9 @@ def test_what_every_reply_means(
     store = tables.client.store
     decide = store.decide
 
-    def made_up(command: Any, *, then_timestamp: bool = False) -> Any:
+    def made_up(command: Any, **options: Any) -> Any:
         if not answers:
-            return decide(command, then_timestamp=then_timestamp)
+            return decide(command, **options)
         answers.pop()
         if reply == "no reply":
             raise OutcomeOpenError from StoreUnavailable("silent")

@@ -14,7 +14,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import Database, PercolatorError
 from percolator_core.runtime import process
-from percolator_core.store import python_gc
+from percolator_core.store import Store, python_gc
 from percolator_core.transaction.metrics import Tally
 from percolator_core.transaction.scan import PAGE_ROWS
 from tests.store.test_hub import in_a_child
@@ -103,6 +103,29 @@ def test_the_block_of_a_transaction_ends_on_both_sides(db: Database, two_phase: 
         children.append(os.fork())
     with db.transaction() as t:
         assert t.get_many([("t", "a", "v"), ("t", "b", "v")]) == [b"1", b"1"]
+
+
+def test_a_handler_that_forks_in_the_middle_of_a_commit(
+    connect: Connect, db: Database, two_phase: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child would send the commit, too: it may succeed there after a refusal in the parent."""
+    client = connect()
+    client.client.one_call_a_tablet = two_phase
+    t = client.begin()
+    assert t.get("t", "a", "v") is None
+    t.set("t", "a", "v", b"1")
+    t.set("t", "b", "v", b"1")
+    decide = Store.decide
+    with refused_in_the_child() as children:
+
+        def interrupted(store: Store, *args: Any, **options: Any) -> Any:
+            if not children:
+                children.append(os.fork())
+            return decide(store, *args, **options)
+
+        monkeypatch.setattr(Store, "decide", interrupted)
+        t.commit()
+    assert db.snapshot().get_many([("t", "a", "v"), ("t", "b", "v")]) == [b"1", b"1"]
 
 
 def test_an_exception_that_leaves_the_block_in_the_child_comes_out(db: Database) -> None:
