@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -62,8 +63,8 @@ def _size_or_none(value: object) -> int | None:
     return size
 
 
-def _length_or_none(value: object) -> float | None:
-    return None if value is None else parse_length(value)
+def _or_none(parse: Callable[[object], float]) -> Callable[[object], float | None]:
+    return lambda value: None if value is None else parse(value)
 
 
 Duration = Annotated[
@@ -75,7 +76,7 @@ Length = Annotated[
 """A duration that may be longer than a day."""
 OptionalDuration = Annotated[
     float | None,
-    BeforeValidator(lambda value: None if value is None else parse_duration(value)),
+    BeforeValidator(_or_none(parse_duration)),
     WithJsonSchema({"type": ["string", "null"], "pattern": DURATION_PATTERN}),
 ]
 OptionalSize = Annotated[
@@ -85,6 +86,6 @@ OptionalSize = Annotated[
 ]
 OptionalLength = Annotated[
     float | None,
-    BeforeValidator(_length_or_none),
+    BeforeValidator(_or_none(parse_length)),
     WithJsonSchema({"type": ["string", "null"], "pattern": LENGTH_PATTERN}),
 ]

@@ -12,7 +12,7 @@
 local remaining, time = tonumber(ARGV[1]), now()
 -- A mark that is due later than this was set before the clock was set back: it counts as due now.
 local horizon = string.format('(%.0f', time + tonumber(ARGV[3]) * 1000)
-local deadline = even(time) + tonumber(ARGV[2]) * 1000 + 1
+local time_text, deadline = string.format('%.0f', time), even(time) + tonumber(ARGV[2]) * 1000 + 1
 local deadline_text = string.format('%.0f', deadline)
 local reply, next_due = {deadline, -1}, math.huge
 
@@ -38,7 +38,8 @@ local function look(position, place, observer, most, wait)
   if not first then return end
   first = tonumber(first) + wait
   if first <= time then
-    found(observer, most, first, '-inf', string.format('%.0f', time - wait), position, place, key)
+    local due = wait == 0 and time_text or string.format('%.0f', time - wait)
+    found(observer, most, first, '-inf', due, position, place, key)
   else
     next_due = math.min(next_due, first)
   end
@@ -93,11 +94,11 @@ end
 local position, group = 1, 4
 while group < #ARGV do
   local tags, observers = tonumber(ARGV[group]), tonumber(ARGV[group + 1])
-  for i = position, position + tags - 1 do
-    for place = 0, observers - 1 do
-      local name = group + 2 + 3 * place
-      local most = tonumber(ARGV[name + 1])
-      if most > 0 then look(i, place, ARGV[name], most, tonumber(ARGV[name + 2]) * 1000) end
+  for place = 0, observers - 1 do
+    local name = group + 2 + 3 * place
+    local most, wait = tonumber(ARGV[name + 1]), tonumber(ARGV[name + 2]) * 1000
+    if most > 0 then
+      for i = position, position + tags - 1 do look(i, place, ARGV[name], most, wait) end
     end
   end
   position, group = position + tags, group + 2 + 3 * observers

@@ -68,7 +68,7 @@ while first <= last do
     at = at + 2
     is_observed = is_observed or meta['o' .. ARGV[i + 2]]
     if ARGV[i + 3] == '2' then
-      is_fresh = is_fresh or not both
+      is_fresh = true
     else
       if version and version_times(version) > start_ts then
         local mine = find_commit(tag, row, ARGV[i + 2], start_ts, version)
@@ -79,12 +79,12 @@ while first <= last do
       if lock then
         if lock_start(lock) ~= start_ts then return {'locked', (i - 3) / 5, lock} end
       elseif not version then
-        is_fresh = not both
+        is_fresh = true
       end
       newest[i] = version
     end
   end
-  if is_fresh then fresh[#fresh + 1] = first end
+  if is_fresh and not both then fresh[#fresh + 1] = first end
   first = final + 5
 end
 

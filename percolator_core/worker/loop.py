@@ -368,9 +368,9 @@ def _slots(db: Database, chain: Chain, executor: str, count: int, chosen: frozen
 
 def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:
     """Return, by observer, the longest wait of its marks and the observers for whose runs they wait."""
-    before = leading_to(chain.graph)
-    settle = {name: chain.observers[name].settle for name in observers}
-    return {name: (most, before[name]) for name, most in settle.items() if most}
+    settle = {name: most for name in observers if (most := chain.observers[name].settle)}
+    before = leading_to(chain.graph) if settle else {}
+    return {name: (most, before[name]) for name, most in settle.items()}
 
 
 def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
