@@ -7,9 +7,9 @@
 --   reply   "notified" | "changed"
 --             "changed": a table has another version
 
-local metas, versions = {}, {}
+local metas, versions, fields = {}, {}, fields_for(1, 4, #ARGV - 1)
 for i = 1, #KEYS do
-  metas[i] = read_meta(KEYS[i])
+  metas[i] = read_meta(KEYS[i], fields)
   versions[i] = metas[i].version
 end
 if table.concat(versions, ',') ~= ARGV[#ARGV] then return 'changed' end

@@ -16,10 +16,10 @@ local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
 local last = both and #ARGV - 1 or #ARGV - 4
 
-local tags, metas, versions, is_late = {}, {}, '', false
+local tags, metas, versions, is_late, fields = {}, {}, '', false, fields_for(3, 5, last)
 -- The oracle's key is no tag: it does not end in a brace.
 for i = 1, string.byte(KEYS[#KEYS], -1) == 125 and #KEYS or #KEYS - 1 do
-  local position, meta = string.format('%d', i), read_meta(KEYS[i])
+  local position, meta = string.format('%d', i), read_meta(KEYS[i], fields)
   tags[position], metas[position] = KEYS[i], meta
   versions = i == 1 and meta.version or versions .. ',' .. meta.version
   is_late = is_late or start_ts <= tonumber(meta.safe)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from percolator_core import Database
+from percolator_core import Database, TableDefinition
 from tests.chains import chain_of, dirty_of, watch
 from tests.servers.plain import commit_of
 
@@ -28,3 +30,22 @@ def test_an_observed_cell_is_marked_among_others(
         commit_of(t).prewrite()
     leases, _ = dirty_of(db, chain).claim(10)
     assert [(lease.observer, lease.row, lease.column) for lease in leases] == [("feed", b"a", b"text")]
+
+
+@pytest.mark.parametrize("columns", [2, 13, 14, 15, 40])
+@pytest.mark.parametrize("mode", ["strong", "weak"])
+def test_the_last_of_many_columns_is_marked(
+    db: Database, mode: Literal["strong", "weak"], columns: int
+) -> None:
+    names = tuple(f"column{number:02}" for number in range(columns))
+    watched = watch("feed", lambda t, cell: None, f"wide.{names[-1]}", mode=mode)
+    chain = chain_of(watched, tables=(TableDefinition("wide", 4, names if mode == "weak" else ()),))
+    chain.create_tables(db)
+    with db.transaction() as t:
+        for name in names:
+            if mode == "weak":
+                t.notify("wide", "a", name)
+            else:
+                t.set("wide", "a", name, b"1")
+    leases, _ = dirty_of(db, chain).claim(10)
+    assert [lease.column for lease in leases] == [names[-1].encode()]

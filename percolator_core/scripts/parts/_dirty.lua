@@ -10,10 +10,33 @@ local function even(time)
   return time - time % 2
 end
 
--- Read a tablet's meta hash: its fields are those that layout/keys.py lists.
-local function read_meta(tag)
-  local fields, meta = redis.call('HGETALL', tag .. 'meta'), {safe = '0', version = ''}
-  for i = 1, #fields, 2 do meta[fields[i]] = fields[i + 1] end
+-- Return the fields of a meta hash that a call needs for the cells in ARGV, which have `step` arguments each, the third
+-- of them the column; or nil if there may be too many. The hash of a table with a base or with observers has many fields.
+local function fields_for(first, step, last)
+  local column = ARGV[first + 2]
+  local fields = {'version', 'safe', 'o' .. column}
+  for i = first + 2 + step, last, step do
+    if ARGV[i] ~= column then
+      if #fields == 16 then return nil end
+      column = ARGV[i]
+      fields[#fields + 1] = 'o' .. column
+    end
+  end
+  return fields
+end
+
+-- Read a tablet's meta hash: the named fields, or all. layout/keys.py lists them.
+local function read_meta(tag, fields)
+  if not fields then
+    local all, meta = redis.call('HGETALL', tag .. 'meta'), {safe = '0', version = ''}
+    for i = 1, #all, 2 do meta[all[i]] = all[i + 1] end
+    return meta
+  end
+  local found = redis.call('HMGET', tag .. 'meta', unpack(fields))
+  local meta = {version = found[1] or '', safe = found[2] or '0'}
+  for i = 3, #fields do
+    if found[i] then meta[fields[i]] = found[i] end
+  end
   return meta
 end
 
