@@ -149,7 +149,7 @@ def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
 
 
 def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
-    """Measure runs a second of equal cells: by the operator's worker, and by one in its own process."""
+    """Measure runs a second over equal cells: of a worker in its own process, and of the operator."""
     rates = {}
     write(db, cells)
     output = subprocess.run(
@@ -217,7 +217,7 @@ def cost(server: Server, look: Callable[[], object], times: int = 200) -> float:
 
 
 def summary(figures: dict[str, Any]) -> dict[str, float]:
-    # Before the first write, the triggerer has only just received the watcher.
+    # Leave out the first write: it may come before the triggerer has started the watcher.
     waits = figures["write_to_task"][1:]
     ratios = [one["operator"] / one["worker"] for one in figures["drains"]]
     looking = figures["looks"]

@@ -1,4 +1,4 @@
-"""Measure the time of each page beside a million cells, 100,000 of them dirty, and 10,000 in quarantine.
+"""Measure the time of each page with a million cells: 100,000 are dirty, and 10,000 in quarantine.
 
     .venv/bin/python benchmarks/airflow_pages.py            # fills a private Redis, about two minutes
     .venv/bin/python benchmarks/airflow_pages.py --cells 20000
@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
 MOST: Final = 0.3
-"""Most seconds of a page."""
+"""A page may take at most this many seconds in the median."""
 
 OBSERVERS: Final = 50
 TABLETS: Final = 16
@@ -37,7 +37,7 @@ def main() -> int:
     """Fill, measure, and print a line for each page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cells", type=int, default=1_000_000, help="cells of the store")
-    parser.add_argument("--runs", type=int, default=5, help="times that each page is asked for")
+    parser.add_argument("--runs", type=int, default=5, help="requests for each page")
     parser.add_argument("--page", default="", help="only pages with this in their path")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
@@ -97,7 +97,7 @@ def _times(client: Any, path: str, runs: int) -> list[float]:
 
 @contextmanager
 def _airflow(folder: Path, cells: int) -> Iterator[Any]:
-    """A client that is logged in to the pages of a chain in Airflow's database, with its store."""
+    """Fill a store, and yield a client that is logged in to Airflow's pages of its chain."""
     os.environ.update(
         {
             "AIRFLOW_HOME": str(folder),
@@ -174,7 +174,7 @@ def _each(db: Any, count: int, write: Callable[[Any, int], None], at_once: int =
 
 
 def _quarantine(db: Any, count: int) -> None:
-    """Leave the traces of workers, without their work."""
+    """Put cells into quarantine directly, without runs that fail."""
     from percolator_core.layout.keys import encode_mark, failed_key
 
     handle = db.catalog.table("docs")

@@ -1,4 +1,4 @@
-"""Index a made crawl that is many times as large as the store's memory, and the same crawl all in memory.
+"""Index a generated crawl: once in a store with far less memory than the crawl, once all in memory.
 
     .venv/bin/python benchmarks/large_crawl.py                        # 2 GB of documents, maxmemory 256 MB
     .venv/bin/python benchmarks/large_crawl.py --pages 2000           # a tenth of it
@@ -40,7 +40,7 @@ FULL: Final = 1 / 2
 PROCESSES: Final = 2
 PARAGRAPHS: Final = 2000
 TABLES: Final = {"documents": 16, "pages": 16, "serving": 16, "links": 32, "pointers": 32, "clusters": 32}
-"""Each table, and the part of the memory (one in so many) above which its oldest rows move to its base."""
+"""For each table n: its oldest rows move to its base when it takes more than 1/n of the memory."""
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100, help="kilobytes of a page")
     parser.add_argument("--memory", type=int, default=256, help="maxmemory in megabytes")
     parser.add_argument("--limit", type=float, default=7200, help="seconds for the workers to finish")
-    parser.add_argument("--skip-plain", action="store_true", help="without the run that is all in memory")
+    parser.add_argument("--skip-plain", action="store_true", help="skip the run that is all in memory")
     given = parser.parse_args()
     rates = {}
     for memory in (given.memory, None)[: 1 if given.skip_plain else 2]:
@@ -108,7 +108,7 @@ def _say(begun: float, text: str) -> None:
 
 
 def _documents(pages: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the pages of the made crawl, each filled up with paragraphs to so many kilobytes."""
+    """Yield the pages of the generated crawl, each filled up with paragraphs to ``size`` kilobytes."""
     chance = random.Random(1)
     made, _ = crawl(pages)
     short = list(made.values())

@@ -36,13 +36,13 @@ GROWTH: Final = Target("at most", 100.0)
 _TABLE: Final = "piles"
 _COLUMN: Final = "due"
 MARKS_PER_CALL: Final = 2000
-"""Notifications set by one call of the script, in one tablet."""
+"""One call of the script sets this many notifications, all in one tablet."""
 
 _ARGUMENTS: Final = 4
-"""Arguments of the script for each notification."""
+"""The script has this many arguments for each notification."""
 
 _A_ROUND: Final = 100_000
-"""Notifications between two reports of progress."""
+"""Progress is reported once for this many notifications."""
 
 _FEWER: Final = 100
 _CLAIMS: Final = 60
@@ -50,17 +50,17 @@ _CLAIMED: Final = 256
 """Cells of a claim: as many as an idle worker claims."""
 
 _LEASE: Final = 0.2
-"""Seconds of a lease: leases of the timed claims expire by themselves."""
+"""The timed claims lease cells for this many seconds; these leases expire by themselves."""
 
 _WARM: Final = 3000
-"""Notifications that are done before the memory of the worker is measured for the first time."""
+"""The memory of the worker is first measured after this many runs, or half of all if that is fewer."""
 
 _WORK: Final = 20.0
-"""Most seconds for which the worker is measured."""
+"""The worker is measured for at most this many seconds."""
 
 _LOOK: Final = 0.1
 _LIMIT: Final = 60.0
-"""Seconds for the first notifications."""
+"""The worker gets at most this many seconds for the runs before the first measurement."""
 
 _MEGABYTE: Final = 1e6
 
@@ -134,7 +134,7 @@ def _claims(here: Place, chain: Chain) -> list[float]:
 
 
 def _work(workers: Workers, marks: int) -> tuple[float, float, float]:
-    """Run the worker; return runs a second, the growth of its memory and its most memory, in MB."""
+    """Run the worker; return runs a second, the growth of its memory and its peak memory, in MB."""
     [process] = workers.running
     first = min(_WARM, marks // 2)
     until = time.monotonic() + _LIMIT

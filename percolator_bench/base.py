@@ -6,9 +6,10 @@ the source ``percolator``, all ten columns or one. Each of these rates is divide
 the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
-cache, because they have just been written. In turn with them, rows that the store has are read in the
-same way. Their rate is an upper bound, because a read of the base begins with a read of the store. In a
-figure of shared snapshots, one task reads in one snapshot, as often as in the suite ``micro``.
+cache, because they have just been written. Rounds of these reads alternate with rounds of the same reads of
+rows in the store. The rate of the latter is an upper bound, because a read of the base begins with a read of
+the store. A task makes all its reads in one snapshot, as many as in the suite ``micro``, unless the figure's
+name ends with "a snapshot each".
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ _CHANGED: Final = 100
 """One row in this many is updated after the flush."""
 
 _HOT: Final = 20_000
-"""Rows of the two tables that are compared with each other, both of them in the store."""
+"""Each table whose rows are in the store has this many rows."""
 
 _PART: Final = 4
-"""Tablets that are flushed during commits, and as many again with a `_SHARE` of the store's time."""
+"""This many tablets are flushed during commits, and as many again with a `_SHARE` of the store's time."""
 
 _SHARE: Final = 0.2
 _SECONDS: Final = 5.0
-"""Seconds in which commits are measured alone."""
+"""Commits are measured for this many seconds without a flush."""
 
 _ABSENT: Final = 10_000
 _ONE_BY_ONE: Final = 300

@@ -31,12 +31,12 @@ Operations = Annotated[
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; figures are medians over them.")]
-Width = Annotated[int, typer.Option(min=1, help="Most operations in flight in micro.")]
+Width = Annotated[int, typer.Option(min=1, help="Largest number of operations in flight in micro.")]
 Writes = Annotated[int, typer.Option(min=1, help="Writes whose latency is measured.")]
 Cells = Annotated[int, typer.Option(min=1, help="Cells whose memory is measured.")]
 CellsMax = Annotated[int, typer.Option(min=1, help="Cells of the largest store in growth.")]
 Customers = Annotated[int, typer.Option(min=1, help="Customers of the brokerage in tpce.")]
-Documents = Annotated[int, typer.Option(min=1, help="Most documents in the index of webindex.")]
+Documents = Annotated[int, typer.Option(min=1, help="Largest number of documents in the index of webindex.")]
 Pages = Annotated[int, typer.Option(min=1, help="Pages of the generated crawl in webindex.")]
 Marks = Annotated[int, typer.Option(min=1, help="Notifications that wait in backlog.")]
 Events = Annotated[

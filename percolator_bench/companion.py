@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def companion(name: str, target: Callable[..., object], *arguments: Any) -> Iterator[Connection]:
     """Run ``target`` with the arguments and its end of a pipe, until the block ends; yield the other end.
 
-    It sends a first message when it is up, and ends when the pipe is closed.
+    ``target`` has to send a first message when it is up, and to end when the pipe is closed.
     """
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(

@@ -41,12 +41,12 @@ WIDTH: Final = 64
 _COLD_ROWS: Final = 10_000
 
 _ATTEMPTS: Final = 10_000
-"""Attempts of one transaction: a high number, because every transaction has to commit."""
+"""A transaction is attempted at most this many times: a high number, because each has to commit."""
 
 _AMOUNT: Final = "amount"
 
 _LIMIT: Final = 300.0
-"""Seconds for the worker to finish."""
+"""The worker has to finish within this many seconds."""
 
 _LOOK: Final = 0.002
 """Seconds between two checks that it has finished."""

@@ -283,5 +283,5 @@ def _bunches(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _scans(scale: Scale, width: int) -> int:
-    """Steps of a scan in a turn: a step returns many rows, and a turn should reach the full width."""
+    """Return the steps of scans in a turn: few, as a step returns many rows, but enough to fill the width."""
     return max(1, scale.operations // (20 if width <= MIDDLE else 5))

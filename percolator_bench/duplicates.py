@@ -55,7 +55,7 @@ _WIDTH: Final = 64
 
 _ATTEMPTS: Final = 10_000
 _ROUND: Final = 3
-"""Rounds of other suites for each round here, which takes seconds."""
+"""Other suites run this many rounds while this suite runs one, because its rounds take seconds."""
 
 _LIMIT: Final = 120.0
 """Seconds for the workers to finish."""
@@ -78,14 +78,14 @@ class Workload:
     weak: bool = False
 
     def change(self, t: Transaction, row: bytes, value: bytes) -> None:
-        """Write the cell of the row, and notify if the write itself does not."""
+        """Write the cell of the row; for a weak workload also notify, because the write wakes no observer."""
         t.set(_TABLE, row, self.column, value)
         if self.weak:
             t.notify(_TABLE, row, _NOTICED)
 
     @property
     def column(self) -> str:
-        """The value that is written and copied."""
+        """The column that is written and copied."""
         return _NOTED if self.weak else _WRITTEN
 
 

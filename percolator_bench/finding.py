@@ -7,7 +7,7 @@ timed, and returns them, several times a round. The stores take turns, so the tw
 measured in the same minute.
 
 The wall time of a claim includes the way to the server and back, and building 1,000 leases from the reply.
-The server's CPU time is the difference of two readings; the time includes one reading.
+The server's CPU time is the difference of two readings; it includes the cost of one reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from percolator_core.notifications.dirty import DirtyIndex, Lease
 
 SIZES: Final = (10_000, 100_000, 1_000_000)
 DIRTY: Final = 1000
-"""Dirty cells: enough that none of 16 tablets gets twice its share, the most that a claim takes from one."""
+"""The number of dirty cells: enough to be spread about evenly over the 16 tablets."""
 
 FLAT: Final = Target("at most", 1.2)
 
@@ -43,7 +43,7 @@ CLAIMS: Final = 10
 """Claims of a round; their median counts."""
 
 _ROUNDS: Final = 2
-"""Rounds for each round of the scale: one takes half a second."""
+"""The suite runs this many rounds for each round of the scale, because one takes only half a second."""
 
 _SUITE: Final = "finding"
 

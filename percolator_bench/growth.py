@@ -39,14 +39,15 @@ _WIDTH: Final = 256
 """Transactions in flight."""
 
 _ROWS_A_WRITE: Final = 100
-"""Rows that one transaction loads."""
+"""One transaction loads this many rows."""
 
 _PLAIN: Final = "plain HGETALL"
 _SCANS: Final = 10
 """Steps of scans in a round."""
 
 ROUNDS: Final = 3
-"""Rounds for each round of the scale: a round is short, because the small store has few rows."""
+"""The suite runs this many rounds for each round of the scale: its rounds are short, as the small store has
+few rows."""
 
 _FEW_ROWS: Final = 50_000
 """Up to this number of rows, histories are cleared between rounds; larger stores seldom write a row twice."""
@@ -175,7 +176,7 @@ class GrowingStore:
         return self._cost(run, count)
 
     def scans(self, count: int) -> _Cost:
-        """Run steps of scans, from random positions with a full step behind them."""
+        """Run steps of scans, from random positions that a full step of rows follows."""
         full = max(0.0, 1 - 2 * PAGE_ROWS / self.rows)
         starts = [_key(int(random.random() * full * _KEYS)) for _ in range(count)]
 

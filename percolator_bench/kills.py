@@ -9,9 +9,9 @@ depends on that wait more than on the work.
 
 Then the events are exported as lines of JSON and counted again: by Spark if pyspark and a Java are installed,
 else in a loop. If a total differs, the suite raises an error and yields no figure. A mark is reported as a
-repeated run if an earlier run had counted its change. That happens if a worker was killed between its commit
-and the removal of the mark, or if a lease expired. The number leaves out the last quarter of a second of a
-killed process.
+repeated run if an earlier run had already counted its change. That happens if a worker was killed between its
+commit and the removal of the mark, or if a lease expired. Repeated runs in the last quarter of a second of a
+killed process are missing in the figure.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _A_BATCH: Final = 500
 """Events written between two checks of the clock."""
 
 _AHEAD: Final = 20_000
-"""Notifications that may wait: the events arrive while workers are killed, and not all at once before."""
+"""Most pending notifications: writing pauses above it, so that events still arrive after the first kill."""
 
 _LOOK: Final = 0.02
 _LIMIT: Final = 600.0
-"""Seconds for the workers to finish."""
+"""The workers have to finish within this many seconds."""
 
 _SHOWN: Final = 3
-"""Wrong totals that an error lists."""
+"""An error lists at most this many wrong totals."""
 
 Totals: TypeAlias = dict[str, tuple[int, int]]
 """Count and sum of the events of each key."""
@@ -77,7 +77,7 @@ def count(t: ObserverTransaction, cell: Cell) -> None:
 
 
 class Done(NamedTuple):
-    """The course of a round, and the counts of the workers."""
+    """Duration and kills of a round, and the counts of the workers."""
 
     seconds: float
     kills: int

@@ -4,15 +4,15 @@ Each observer of the chain copies the cell that the one before writes. The worke
 this process is the writer.
 
 The load is open: a schedule fixes the time of each write, independently of earlier writes. A latency begins
-at that time, not at the actual write. So the figures show a store or a writer that falls behind, and the load
-does not slow down. A latency ends with the commit timestamp of the last observer. It is read from the history
-at the end, so that the measurement adds no cost to the measured path. Schedule and timestamps use the clock
-of the same machine, in microseconds. The script that commits requests the timestamp, so the latency does not
-include the transport of the last reply. It includes the transaction of the write.
+at that time, not at the actual write. So if the store or the writer falls behind, the load does not slow
+down, and the figures show it. A latency ends with the commit timestamp of the last observer. This timestamp
+is read from the history at the end, so that the measurement adds no cost to the measured path. Schedule and
+timestamps use the clock of the same machine, in microseconds. The commit's script itself takes the timestamp,
+so a latency does not include the transport of the script's reply. It includes the transaction of the write.
 
 Trials search for the highest rate. A rate is sustained if, at the end of the trial, at least `SUSTAINED` of
-all writes have passed the whole chain. Another process may cause one failure, so each rate has two trials.
-Then half and nine tenths of that rate are offered for twice as long.
+all writes have passed the whole chain. Other processes of the machine can make a trial fail, so a rate that
+fails has a second trial. Then half and nine tenths of the highest rate are offered for twice as long.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ LOADS: Final = {
 
 _TABLE: Final = "bench_latency"
 _WIDTH: Final = 256
-"""Writes in flight, at most."""
+"""At most this many writes are in flight."""
 
 _FIRST_RATE: Final = 2000.0
-"""Writes a second at the beginning of the search, divided by the number of observers."""
+"""The search begins at this many writes a second, divided by the number of observers."""
 
 _STEP: Final = 1.6
 CLOSE: Final = 1.1
-"""The search goes in steps, then halves the gap until its ends differ by less than this factor."""
+"""The search halves the gap between a sustained and a failed rate, until the gap is below this factor."""
 
 TRIALS: Final = 14
 _WRITES_A_SECOND: Final = 400
 """``writes`` divided by this number is the duration of a trial in seconds."""
 
 _PAUSE: Final = 0.015
-"""Mean seconds between two writes to an idle worker, for every three observers: longer than the latency."""
+"""Mean seconds between two writes to an idle worker with up to three observers: longer than the latency."""
 
 _LEAD: Final = 0.02
 """Seconds until the first write of a schedule is due."""
 
 _LIMIT: Final = 60.0
-"""Seconds for the worker to finish."""
+"""The worker has to finish within this many seconds."""
 
 
 def step(t: ObserverTransaction, cell: Cell) -> None:
@@ -98,7 +98,7 @@ def _idle(line: _Line, writes: int) -> Iterator[Figure]:
     pause = _PAUSE * math.ceil(line.length / 3)
     moments = [0.0]
     while len(moments) < writes:
-        # In no rhythm with a clock of the worker.
+        # Random, so that the writes are not in step with a timer of the worker.
         moments.append(moments[-1] + pause * random.uniform(0.5, 1.5))
     yield from line.latencies("idle", line.offer(moments).latencies, IDLE if line.length == 1 else None)
 
@@ -115,7 +115,7 @@ def _loaded(line: _Line, seconds: float) -> Iterator[Figure]:
 
 
 def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
-    """Return the highest sustained rate, to a tenth; if none is sustained, the lowest rate that was tried."""
+    """Return the highest sustained rate, to within 10 %; if none is sustained, the lowest rate tried."""
     good, bad = 0.0, math.inf
     lowest = rate
     for _ in range(TRIALS):
@@ -152,7 +152,7 @@ class _Line:
         return self.offer([number / rate for number in range(max(1, round(rate * seconds)))])
 
     def offer(self, moments: Sequence[float]) -> _Offered:
-        """Write a row at each of these moments, in seconds from now, and wait until all have passed."""
+        """Write a row at each of these moments, in seconds from now; wait until all have passed the chain."""
         self._schedules += 1
         db, prefix = self.here.db, b"%d:" % self._schedules
         rows = [prefix + b"%d" % number for number in range(len(moments))]
@@ -215,7 +215,7 @@ def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
         with workers_of(here, Chain.load(folder)) as workers:
             line = _Line(here, workers, length)
             line.offer([0.0])  # the first one warms up
-            # Not before each schedule: a Ctrl-C during the collection would be lost.
+            # Only once, and not before each schedule: a Ctrl-C during the collection would be lost.
             gc.collect()
             yield line
 

@@ -49,7 +49,7 @@ _BYTES_A_WRITE: Final = 1 << 20
 """Limits of the writes of one transaction."""
 
 _MOST_BYTES: Final = 200 << 20
-"""Most bytes of values in a shape."""
+"""The values of a shape have at most this many bytes in total."""
 
 
 def measure(scale: Scale) -> Iterator[Figure]:

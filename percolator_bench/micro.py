@@ -4,8 +4,8 @@ Every contestant does the same operations with the same rows and values, in the 
 turns: this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3,
 if it is installed. One operation in flight is straight-line code. With more in flight, each contestant works
 as its users do: this library with functions under `Database.concurrency`, its peers with threads that have a
-connection each, and redis-py also with pipelines. Plain GET and SET through this library's hub show the cost
-of its transactions alone.
+connection each, and redis-py also with pipelines. The comparison with plain GET and SET through this
+library's hub shows the cost of its transactions alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ POSTGRES: Final = Target("at least", 3.0)
 
 _SUITE: Final = "micro"
 _LOADED: Final = 5000
-"""Most rows that are loaded before the race."""
+"""At most this many rows are loaded before the race."""
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
@@ -160,7 +160,7 @@ def _ratio_name(entry: Entry, base: Entry) -> str:
 
 
 def _comparisons(sizes: tuple[int, ...]) -> Iterator[tuple[Entry, Entry, Target | None]]:
-    """Pair each contestant with the one it is compared with, and the target of the ratio."""
+    """Yield each entry, the entry it is compared with, and the target of the ratio."""
 
     def pair(
         operation: Operation, who: str, width: int, target: Target | None = None

@@ -8,8 +8,8 @@ There are two different measurements:
   3,000 bytes, so a request is for at most 75 timestamps. The bottleneck here is the Python code of the
   clients, not the oracle.
 - *capacity*: the timestamps of the oracle itself if each request is for many: 256 as from a hub, or 1024 as
-from a large machine with many clients. No client divides a batch: the timestamps of the replies are counted
-and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
+from a large machine with many clients. The clients do not hand out single timestamps: the batches are only
+counted and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
 
 Timestamps are microseconds, so an oracle that issues more than a million a second for a long time runs ahead
 of the clock. That is safe, but ages and times in "as of" are wrong by the same amount.
@@ -47,7 +47,7 @@ _HEAD_START: Final = 0.1
 """Seconds until all processes begin, at the same moment."""
 
 _START: Final = 1.5
-"""The same, while the processes still start."""
+"""The same for the first work, because the processes are still starting."""
 
 Span = tuple[float, float, list[int]]
 """Begin and end of a process (`time.monotonic`, one clock for the machine), and its replies."""

@@ -41,20 +41,20 @@ _FAMILIES: Final = {
     "watch": ("#8e2f8a", "#c98bc6"),
     "": ("#4d4d4d", "#b8860b", "#5f7d95", "#a05195", "#2f9e9e", "#d45087", "#7f7f3f", "#999999"),
 }
-"""Colours of the names that contain a word; the last colours are for all other names."""
+"""For each word, the colours of names that contain it; the last colours are for all other names."""
 _MARKERS: Final = "os^Dvp*X"
 _STYLES: Final = ("-", "--", ":", "-.")
-"""Markers for the places, if a panel has several."""
+"""Line styles for the places, if a panel has several."""
 
 _A_ROW: Final = 3
-"""Panels of lines side by side."""
+"""This many panels of lines are side by side."""
 _WIDTH: Final = 16.0  # inches
 _BAR_HEIGHT: Final = 0.24
 _BARS_FRAME: Final = 0.9
 _CURVES_HEIGHT: Final = 3.1
 _MOST_BARS: Final = 40
 _MOST_LINES: Final = 8
-"""A panel with more than this is divided by place, if there are several places."""
+"""A panel with more bars or lines than this is divided by place, if there are several places."""
 _LOG_X: Final = 100.0
 _LOG_Y: Final = 30.0
 _LOG_RATIO: Final = 8.0
@@ -86,7 +86,7 @@ class Colours:
     used: dict[str, int] = field(default_factory=dict)
 
     def marker(self, name: str) -> str:
-        """Return the marker of a name that has a colour."""
+        """Return the marker of a name for which `of` was called before."""
         return _MARKERS[list(self.given).index(name) % len(_MARKERS)]
 
     def of(self, name: str) -> str:
@@ -196,7 +196,7 @@ def panels_of_bars(figures: Sequence[Figure]) -> list[_Panel]:
 
 
 def _panels(figures: list[Figure], title: str, *, apart: bool) -> list[_Panel]:
-    """Make one panel; or one for each place."""
+    """Make one panel, or with ``apart`` one for each place."""
     places = _by(figures, lambda one: one.place)
     if apart or len(places) == 1:
         return [_Panel(f"{title}, {place}", group) for place, group in places.items()]

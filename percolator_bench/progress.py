@@ -38,7 +38,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Be in the step ``name`` within the ``with`` statement, and report it at once."""
+    """Add ``name`` to the current steps within the ``with`` statement, and report them at once."""
     token = _steps.set((*_steps.get(), name))
     tell()
     try:
@@ -48,7 +48,7 @@ def step(name: str) -> Iterator[None]:
 
 
 def tell(*steps: str) -> None:
-    """Report ``steps`` within the current steps."""
+    """Report the current steps, followed by ``steps``."""
     _listener.get()((*_steps.get(), *steps))
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, fields
 class Scale:
     """Sizes, each 1 or more.
 
-    - ``operations``: of a contestant in a round of `micro`; five times as many if they share round trips.
+    - ``operations``: a contestant's operations in a round of `micro`; five times as many if they share round
+      trips.
     - ``rounds``: interleaved rounds of a race.
-    - ``width``: most operations in flight in `micro`.
+    - ``width``: operations in flight in `micro`, at most.
     - ``writes``: writes whose latency is measured.
     - ``cells``: cells whose memory is measured.
     - ``cells_max``: cells of the largest store in `growth`.
     - ``customers``: customers of the brokerage in `tpce`.
-    - ``documents``: most documents in the index of `webindex`.
+    - ``documents``: documents in the index of `webindex`, at most.
     - ``pages``: pages of the generated crawl in `webindex`.
     - ``marks``: notifications that wait in `backlog`.
     - ``events``: events that are counted while workers are killed in `kills`.

@@ -8,7 +8,7 @@ which a tenth of the integers exist already. After each batch the root is compar
 level.
 
 The suite runs with one and with two worker processes, each in a store of its own; this process is the loader.
-It counts all 8 levels, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds their
+All 8 levels are counted, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds their
 counts up. The measured transactions are inserts of new integers and runs of observers; a run that finds the
 sum unchanged still commits its acknowledgement. Their time is from the first insert until no notification is
 left.
@@ -52,16 +52,16 @@ _WIDTH: Final = 128
 _ATTEMPTS: Final = 1000
 BATCHES: Final = 5
 _BATCH: Final = 100
-"""A batch has this share of the first load."""
+"""A batch has one integer for this many of the first load."""
 
 _KNOWN: Final = 10
-"""One integer in this many of a batch was inserted before."""
+"""In a batch, one integer in this many was inserted before."""
 
 _ROUND: Final = 3
-"""Rounds of other suites for each round here, which takes seconds."""
+"""Other suites run this many rounds for each round here, because one here takes seconds."""
 
 _LIMIT: Final = 120.0
-"""Seconds for the workers to finish."""
+"""The workers have to finish within this many seconds."""
 
 _LOOK: Final = 0.005
 """Seconds between two checks that they have finished."""
@@ -80,7 +80,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The first load, the work for it, and the seconds of each small batch."""
+    """The first load, the counts of its runs, and the seconds of each small batch."""
 
     load: Load
     runs: ObserverCounts
@@ -94,7 +94,7 @@ class _Round:
 
     @property
     def conflicts(self) -> float:
-        """The share of their attempts that conflicted."""
+        """The share of attempts that conflicted, of all attempts of these transactions."""
         lost = self.load.attempts - self.load.inserts + self.runs.conflicts
         return lost / (self.transactions + lost)
 
@@ -130,7 +130,7 @@ def _round(processes: int, numbers: int) -> _Round:
             progress.tell("loading")
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             load = trie.load([chance.randrange(MOST) for _ in range(numbers)], known)
-            # Other workers do the batches, so that the counts of these are of the load alone.
+            # New workers process the batches, so that the counts of these workers are of the load alone.
             runs = workers.stop()
         with workers_of(here, chain, processes) as workers:
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
@@ -161,7 +161,7 @@ class Trie:
         """Insert, wait until all is counted, and compare; add the numbers to ``known``.
 
         Raises:
-            PercolatorError: the roots do not count ``known``.
+            PercolatorError: the count at the roots is not the size of ``known``.
             StoreUnavailable: the workers ended, or did not finish.
         """
         inserts = attempts = 0
@@ -178,7 +178,8 @@ class Trie:
                 t.set(TABLE, row, WAIT, b"1")
                 return True
 
-            # Not `inserts += …run(…)`: that would read the sum before other tasks change it.
+            # Not `inserts += …run(…)`: it reads `inserts` before the run, and would overwrite what other
+            # tasks add.
             if self._db.run(change, _ATTEMPTS):
                 inserts += 1
 
@@ -227,7 +228,7 @@ def _figures(workers: int, done: Sequence[_Round]) -> Iterator[Figure]:
     yield figure("transactions", "/s", [one.transactions / one.load.seconds for one in done], RATE)
     yield figure("integers", "/s", [one.load.inserts / one.load.seconds for one in done])
     yield figure("attempts lost to conflicts", "share", [one.conflicts for one in done])
-    # Alone, a new integer would run an observer of its leaf and of each level above.
+    # Without collapsing, each new integer would cause a run for its leaf and for each level above.
     yield figure(
         "runs saved by collapsing notifications",
         "share",

@@ -3,7 +3,7 @@
 The rows are generated once as Parquet files, which are also the peer: the same query runs over the table and
 the files, in turn. It computes a count and a sum. Spark's Python data sources do not prune columns, so a
 query reads all ten, unless an option of the source names them. The filter selects one row in a hundred, and
-is evaluated by the store, with an option of the source, or by Spark.
+is evaluated either by the store, which an option of the source requests, or by Spark.
 
 At the end another process updates single rows at a fixed rate, first alone and then while the table is read
 again and again. Each result is compared with the same snapshot, read once more after the updates: if one
@@ -55,7 +55,7 @@ _UPDATERS: Final = 64
 
 _SEED: Final = 6
 _SECONDS: Final = 8.0
-"""Least seconds over which the rate of updates is measured."""
+"""The rate of updates is measured over at least this many seconds."""
 
 
 class _Row(Table):
@@ -204,7 +204,7 @@ class _Bench:
         return found
 
     def read_while_updating(self, rounds: int) -> Iterator[Figure | Note]:
-        """Return the rate of updates during reads, divided by the rate alone."""
+        """Measure the rates of updates alone and during reads, and their ratio."""
         with _updates(self.here.url, self.rows) as updates:
             progress.tell("updates alone")
             alone = updates.rate(_SECONDS)
@@ -241,7 +241,7 @@ class _Bench:
 
 
 def count_and_sum(rows: DataFrame) -> tuple[int, float]:
-    """Count, and sum with rounding: the order of a sum is not fixed. All values are multiples of 1/8."""
+    """Return the count and the rounded sum: Spark adds in no fixed order. All values are multiples of 1/8."""
     (found,) = rows.selectExpr("count(*)", "sum(value)").collect()
     return found[0], round(found[1] or 0.0, 3)
 

@@ -45,14 +45,14 @@ _WIDTH: Final = 32
 """Loads in flight."""
 
 _LIMIT: Final = 900.0
-"""Seconds for the workers to finish."""
+"""The workers have to finish within this many seconds."""
 
 _SEED: Final = 12
 _MEAN_LINKS: Final = 13.6
 """Mean number of links, before links to the same page are merged."""
 _MOST_LINKS: Final = 120
 _KNOWN: Final = 4
-"""Pages to which links may lead, for each loaded page: most of them are never loaded."""
+"""For each loaded page, links can lead to this many pages: most of them are never loaded."""
 
 _SITE: Final = 40
 """Pages of a site."""
@@ -70,7 +70,7 @@ def measured(
 ) -> Iterator[Figure]:
     """Measure pages, links and transactions a second, by the number of worker processes.
 
-    ``serving`` provides the full-text index of this process and its children, and yields its place.
+    ``serving`` provides the full-text index of this process and its children, and yields the index's folder.
 
     Raises:
         PercolatorError: the index differs from the documents.
@@ -106,7 +106,7 @@ def _index(here: Place, chain: Chain, documents: Mapping[bytes, bytes], processe
         seconds = time.perf_counter() - began
         counts = workers.stop()
     if counts.quarantined:
-        raise PercolatorError(f"{counts.quarantined:,} cells of the made crawl were put aside")
+        raise PercolatorError(f"{counts.quarantined:,} cells of the made crawl are in quarantine")
     return seconds, counts.ran
 
 
@@ -147,8 +147,8 @@ def crawl(pages: int) -> tuple[dict[bytes, bytes], int]:
 
 def _targets(chance: random.Random, page: int, known: int) -> set[int]:
     """Choose the pages to which ``page`` links; it does not link to itself."""
-    # Few pages have many links: the logarithm is normal. The mean is that of the crawl, less the part that is
-    # cut off.
+    # Few pages have many links: the number is log-normal. Its mean is `_MEAN_LINKS`, less the part that is
+    # cut off above `_MOST_LINKS`.
     count = min(_MOST_LINKS, round(chance.lognormvariate(0, 0.8) * _MEAN_LINKS / 1.377))
     site = page // _SITE * _SITE
     found = set()

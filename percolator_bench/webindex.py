@@ -42,10 +42,10 @@ from percolator_core.observers import Chain
 from percolator_core.worker import ObserverCounts, Worker
 
 SAVED: Final = Target("at least", 5.0)
-"""Half of the saving of the paper's prefetch (section 2.5)."""
+"""Half of the factor that the paper's prefetch saves (section 2.5)."""
 
 LINKS: Final = (10, 40, 170)
-"""Words on each generated page."""
+"""Links on each generated page."""
 
 WITH: Final = "prefetch"
 WITHOUT: Final = "no prefetch"
@@ -56,14 +56,14 @@ ALL: Final = "all observers"
 _SUITE: Final = "webindex"
 _INSTALLED: Final = "installed distributions"
 _ROUND: Final = 3
-"""Rounds of other suites for each round here, which builds an index twice and takes seconds."""
+"""Other suites run this many rounds for each round here, because these build two indexes and take seconds."""
 
 _CHANGED: Final = 5
 """One document in this many changes after the index is built."""
 
 _PAGES: Final = 50
 _LINKED: Final = 4
-"""Linked pages, for each page: most links of a crawl lead to pages that were never loaded."""
+"""For each page, links can lead to this many pages: most links of a crawl lead to pages never loaded."""
 
 _SEED: Final = 10
 _RATIOS: Final = {"operations ÷ requests": "requests", "operations ÷ commands": "sent"}
@@ -103,7 +103,7 @@ class _Work(NamedTuple):
 
 
 _Pair: TypeAlias = dict[str, _Work]
-"""The same work of one round, `WITH` and `WITHOUT`."""
+"""The work of one round with prefetch and without it, by `WITH` and `WITHOUT`."""
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
@@ -280,7 +280,7 @@ def _failures(stage: str, pairs: Sequence[_Pair]) -> Iterator[Note]:
     """Add a note if not all documents could be indexed: the builds may then differ."""
     failed = sum(work.total.quarantined for pair in pairs for work in pair.values())
     if failed:
-        yield Note(_SUITE, f"{stage}: {failed:,} cells were put aside, `make demo` shows why")
+        yield Note(_SUITE, f"{stage}: {failed:,} cells are in quarantine, `make demo` shows why")
 
 
 def _module_of_the_application(name: str) -> ModuleType:

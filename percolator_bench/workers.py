@@ -1,4 +1,4 @@
-"""Worker processes of a benchmark, which receives their counts, and may kill and replace them."""
+"""Worker processes of a benchmark: it receives their counts, and can kill and replace them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from percolator_core.worker.attempt import ObserverCounts
 
 _START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 30.0
-"""Seconds for a worker to start, and to finish its runs."""
+"""A worker has to start, and to finish its runs, within this many seconds."""
 
 _LOOK: Final = 0.02
 """Seconds between two checks of the condition for which this process waits."""
@@ -66,7 +66,9 @@ class Workers:
         self._wait(self._are_at_work, _START_LIMIT, "did not come to work")
 
     def wait_until_idle(self, limit: float, look: float = _LOOK) -> None:
-        """Wait until no notification is left; check every ``look`` seconds. No other client may write.
+        """Wait until no notification is left; check every ``look`` seconds.
+
+        Until then, no other client may write.
 
         Raises:
             StoreUnavailable: a process ended, or it took longer than ``limit`` seconds.
@@ -107,7 +109,7 @@ class Workers:
         self._bury(process)
 
     def counts(self) -> ObserverCounts:
-        """Return the sum of all reports so far; of a killed process all but its last quarter of a second."""
+        """Return the sum of all reports so far; a killed process does not report its last quarter second."""
         return ObserverCounts.sum([*self._ended, *(one.counts.total() for one in self._running)])
 
     def stop(self) -> ObserverCounts:

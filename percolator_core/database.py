@@ -37,7 +37,7 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""Most seconds until a function runs again after a conflict. The pause doubles up to this limit."""
+"""A function runs again at most this many seconds after a conflict; the pause doubles up to this limit."""
 
 
 def connect(
@@ -57,9 +57,9 @@ def connect(
             ``rediss://``, ``rediss+sentinel://`` and ``rediss+cluster://`` with TLS.
         namespace: the prefix of all keys; 1 to 200 bytes of any text.
         lock_ttl: seconds after which the lock of a silent writer may be resolved; above 0.
-        lock_wait: most seconds that a reader waits for a live writer.
+        lock_wait: the longest time, in seconds, for which a reader waits for a live writer.
         patience: seconds for which a request is repeated while the store does not answer.
-        timeout: most seconds to wait for one reply.
+        timeout: the longest time, in seconds, to wait for one reply.
         durability: the replicas and disks that must have a write before its commit is reported, such as
             ``"replicas=1,fsync"``. None takes the URL's ``?durability=``, which is memory only by default.
 
@@ -142,7 +142,7 @@ class Database(Maintenance, Publishing):
         Raises:
             ConfigurationError: the definition is impossible, or the table exists with another one.
             TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name instead of a
-                list, or one of the two is given with a model.
+                list, or ``tablets`` or ``notify_only`` is given with a model.
             LockTimeout: an earlier table of that name is still being dropped, and the drop waits for a
                 transaction; create the table later.
         """
@@ -169,7 +169,8 @@ class Database(Maintenance, Publishing):
         Raises:
             UnknownTable, UnknownColumn: no such table, or the model has no such column.
             ConfigurationError: the table has another column of that name; the column is part of the key or
-            has an index; a nullable column has a default other than None, or another column has no default.
+            has an index; it is nullable and has a default other than None; or it is not nullable and has no
+            default.
             LockTimeout: a transaction is still committing to the table; add the column again later.
         """
         self.schema_changes.add_column(definition_of(table).name, added_column(table, name))
@@ -202,7 +203,7 @@ class Database(Maintenance, Publishing):
         self.schema_changes.rename_column(table_name(table), old, new)
 
     def add_range(self, table: type[Table] | str, value: Any) -> None:
-        """Split a range of a typed table at a value of its column; the value belongs to the upper part.
+        """Split a range of a typed table at a value of the range column; the value is in the upper part.
 
         Rows never move, so one of the two parts must be empty: add a range before it gets rows. An existing
         split does not change.
@@ -322,7 +323,8 @@ class Database(Maintenance, Publishing):
 
         Raises:
             StoreUnavailable: an embedded server could not write acknowledged commits to its disk: free
-                disk space, connect again, and check which commits are missing. The connections are closed.
+                disk space, connect again, and check which commits are missing. The connections are closed
+                nevertheless.
         """
         self.client.close()
         self.store.close()

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import AnyStr, Final
 
 MOST_NAMED: Final = 200
-"""Most characters of a name or row key in a message. Names of tables are never longer."""
+"""A message shows at most this many characters of a name or row key. Names of tables are never longer."""
 
 
 def abbreviated(text: AnyStr, longest: int = MOST_NAMED) -> AnyStr:
@@ -46,7 +46,7 @@ class PercolatorError(Exception):
 
 
 class ConfigurationError(PercolatorError):
-    """A declaration, URL, server setting or version that cannot work; names what to change."""
+    """A declaration, URL, server setting or version that cannot work; the message says what to change."""
 
 
 class CyclicChain(ConfigurationError):
@@ -91,7 +91,8 @@ class TransactionConflict(PercolatorError):
     ``reason`` is ``"newer commit"`` (another client committed to the cell after this snapshot), ``"locked"``
     (another client is committing to it now), ``"table changed"`` (the table was changed or dropped since),
     ``"rolled back"`` (by another client), or ``"failed over"`` (the server where the transaction began was
-    replaced, and may have lost what it read). The message abbreviates a long ``row`` or ``column``.
+    replaced, and data that the transaction read may be lost). The message abbreviates a long ``row`` or
+    ``column``.
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:

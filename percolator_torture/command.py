@@ -36,7 +36,11 @@ Suites = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, help="Repeats plan and choices. Default: a new one.", show_default=False),
+    typer.Option(
+        min=0,
+        help="Repeats the plan and the choices of an earlier run. Default: a new one.",
+        show_default=False,
+    ),
 ]
 Transactions = Annotated[int, typer.Option(min=1, help="Transactions of each workload.")]
 Kills = Annotated[int, typer.Option(min=0, help="Clients killed in each workload.")]
@@ -52,7 +56,7 @@ Nemesis = Annotated[
         help="Faults in the workloads: kill, stop, drop-request, drop-reply, duplicate, delay, "
         "script-flush, server-kill, clock-back, out-of-memory, collect; of twin alone: kill-maintainer, "
         "stop-maintainer, kill-worker, disk-full, lose-file, tear-manifest; all (but collect); none. "
-        "Default: all; on a server of yours, those that other users of it do not notice.",
+        "Default: all; with --url, those that other users of the server do not notice.",
         show_default=False,
     ),
 ]
@@ -87,8 +91,8 @@ def torture(
     """Run workloads while clients, servers and the network fail, and check the outcome.
 
     Each workload records its transactions, and the record is checked for strong snapshot isolation; aof,
-    oracle and failover take servers away. Exits with 1 if a check fails. Ctrl-C ends the running suite early,
-    and reports the findings so far.
+    oracle and failover test the loss of servers and logs. Exits with 1 if a check fails. Ctrl-C ends the
+    running suite early, and reports the findings so far.
     """
     settings = _settings(seed, transactions, kills, clients, rounds, nemesis, url)
     keep: Callable[[Sequence[Result]], None] | None = None
@@ -98,7 +102,7 @@ def torture(
 
 
 def _run(suites: Sequence[str], settings: Settings, keep: Callable[[Sequence[Result]], None] | None) -> None:
-    """Run the suites, print their results, and exit; ``keep`` gets the results after each suite."""
+    """Run the suites, print their results, and exit; ``keep`` gets all results so far after each suite."""
     from percolator_core.cli.signals import stopping
     from percolator_torture.suites.runner import run
 

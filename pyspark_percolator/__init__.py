@@ -1,4 +1,4 @@
-"""Spark imports the module of this name, and registers its ``DefaultSource`` as a data source."""
+"""Spark imports all modules named ``pyspark_…``, and registers their ``DefaultSource`` as a data source."""
 
 from percolator_core.spark.tables.source import TableSource as DefaultSource
 

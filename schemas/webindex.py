@@ -64,7 +64,7 @@ class Outlinks(RootModel[dict[Url, tuple[Text, ...]]]):
 
 
 class Anchors(RootModel[tuple[Text, ...]]):
-    """``links.anchors``, of one source in document order, and ``pages.anchors``, of all sources, sorted."""
+    """``links.anchors`` has the texts of one source in document order, ``pages.anchors`` of all, sorted."""
 
     model_config = ConfigDict(frozen=True)
 

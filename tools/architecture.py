@@ -1,8 +1,8 @@
 # ruff: noqa: INP001
 """Draw the layers of the packages and the imports between them, into docs/assets/.
 
-The layers are those that import-linter checks (``pyproject.toml``), the arrows are the imports that there
-are. ``architecture.py`` writes the pictures again after a change of either.
+The layers are those that import-linter checks (``pyproject.toml``), the arrows are the imports in the code.
+Run ``architecture.py`` again after a change of either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLORS: Final = {
     "arc": ("stroke:#71808e", "stroke:#8e9caa"),
     "tip": ("fill:#71808e", "fill:#8e9caa"),
 }
-"""The light and dark colours of each class."""
+"""The light and dark colors of each class."""
 
 _STYLE: Final = (
     "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
@@ -133,7 +133,7 @@ def _arcs(drawn: Layers, places: dict[str, tuple[int, int]]) -> tuple[list[str],
         if steps == 1:
             path = f"M{x1 + width // 2} {y1 + height}L{x2 + width // 2} {y2}"
         elif steps == 0:
-            # Only the top line may import sideways: an arrow to the left or the right neighbour.
+            # Only modules of the top row may import each other: an arrow to the left or the right neighbor.
             x1, x2 = (x1, x2 + width) if x1 > x2 else (x1 + width, x2)
             path = f"M{x1} {y1 + height // 2}L{x2} {y2 + height // 2}"
         else:

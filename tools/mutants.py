@@ -1,10 +1,10 @@
 # ruff: noqa: INP001
 """Plant the bugs of tests/mutants in a copy of the library, and check that a test catches each bug.
 
-A mutant is a unified patch. Before its first ``---`` it has a sentence about the bug, and a line ``caught-
-by:`` for each test that must fail. A mutant is caught if exactly these tests fail, by an assertion or an
-error of the library; a patch that merely breaks the code proves nothing. Without the patch the same tests
-must pass.
+A mutant is a unified patch. Before its first ``---`` it has a sentence about the bug, and a line
+``caught-by:`` for each test that must fail. A mutant is caught if exactly these tests fail, by an assertion
+or an error of the library; a patch that merely breaks the code proves nothing. Without the patch the same
+tests must pass.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ LETTERS = {
     "c": "garbage collection keeps the versions that snapshots see, and refuses older snapshots",
     "d": "locks are resolved before versions are dropped",
     "e": "the commit timestamp comes after the last prewrite",
-    "f": "a mark is cleared only if it is older than its run",
+    "f": "a run clears a mark only if the mark is older than the run",
     "g": "the acknowledgement is part of the observer's transaction",
     "h": "timestamps are unique and increase",
-    "i": "only the primary's time to live decides, and no lock ends without a record",
+    "i": "only the primary's time to live decides if a lock has expired, and no lock ends without a record",
     "j": "runs and notifications are never lost",
-    "k": "a lost reply is learned from the store, or the outcome is undetermined",
-    "l": "a primary that was set and then deleted has the outcome",
+    "k": "after a lost reply, the outcome is learned from the store, or reported as undetermined",
+    "l": "a primary records the outcome, also if the transaction set and then deleted it",
     "m": "a retry runs the function again, on a new snapshot",
-    "n": "scripts validate, then write; full memory refuses a script before it writes, and no clean-up",
+    "n": "scripts validate, then write; full memory stops a script before its first write, but no clean-up",
     "o": "connections and the cluster: replies reach their callers, and only current replies count",
     "p": "durability: a commit is reported only when the required disks and replicas have it",
     "q": "a transaction reads its snapshot, whether a value was prefetched, cached or requested",
-    "r": "a rerun is followed by a run of each cell that it chose, and that run began later",
+    "r": "after a rerun, each cell that it chose has a run that began later than the rerun",
     "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
-    "t": "reads go by the tables as they were at their timestamp, or are refused",
-    "u": "a chain runs the code of its own project, and leaves none of it to the next",
+    "t": "a read uses the definitions of the tables at its timestamp, or is refused",
+    "u": "a chain runs the code of its own project, and leaves none of it loaded for the next chain",
     "v": "the store and the base are one table: nothing is lost between them, and damage is reported",
     "y": "a publication, and a restored backup, have exactly what was there at their time",
     "z": "the base stays right beside collections, paused readers, cancelled tasks, forks and lost files",
-    "x": "what reads rows besides a transaction, and the runs of observers, see store and base as one",
+    "x": "reads outside transactions, and the runs of observers, see store and base as one table",
 }
 """The promises that mutants break; a mutant's name begins with its promise's letter."""
 
@@ -247,8 +247,8 @@ def examine(chosen: Sequence[Mutant], progress: Progress) -> list[Verdict]:
 def _examine_one(mutant: Mutant, clean: Path, unharmed: Run) -> str:
     absent = set(mutant.tests) - unharmed.passed.keys()
     if absent:
-        return f"broken: does not pass without it: {', '.join(sorted(absent))}"
-    # A mutant often makes a test wait for an event that does not happen.
+        return f"broken: without the bug, these do not pass: {', '.join(sorted(absent))}"
+    # A mutant often makes a test wait for an event that does not happen, so the wait is short.
     patience = max(10.0, 10 * max(unharmed.passed[test] for test in mutant.tests))
     folder = clean.parent / mutant.name
     copy(clean, folder)
@@ -259,7 +259,7 @@ def _examine_one(mutant: Mutant, clean: Path, unharmed: Run) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """The verdicts, to be read."""
+    """The verdicts as a table."""
     made = Table("mutant", "bug", "caught by", "seconds", "verdict")
     for one in verdicts:
         tests = "\n".join(test.rpartition("::")[2] for test in one.caught_by)

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 MAX_ADDRESS: Final = 8192
-"""Characters of a resource's address, at most; references to longer addresses are ignored."""
+"""The longest address of a resource, in characters; references to longer addresses are ignored."""
 
 _NEVER_FETCHED: Final = frozenset({"about", "blob", "cid", "data", "javascript", "mailto"})
 _SAFE: Final = "/%:@!$&'()*+,;=~-._"

@@ -32,8 +32,8 @@ _PICTURE: Final = (
 class Step:
     """A change and its effects.
 
-    ``depend``: pages that depend on ``address``, by their snapshots before the change; ``rendered``: written
-    snapshots, ``others`` of them for pages that do not depend on it; ``woken``: runs of render, including
+    ``depend``: pages that depended on ``address`` before the change; ``rendered``: written snapshots,
+    ``others`` of them for pages that do not depend on it; ``woken``: runs of render, including
     those without work; ``runs``: runs of all observers.
     """
 
@@ -131,7 +131,7 @@ class _Story:
         return {page: Made.decode(cells["made"]) for page, cells in rows}
 
     def _used(self) -> dict[str, int]:
-        """Return the resources that snapshots use or miss, each with the number of snapshots."""
+        """Return the resources that rendered pages use or lack, each with the number of such pages."""
         used: dict[str, int] = {}
         for made in self._made().values():
             for address in made.resources:
@@ -149,7 +149,7 @@ class _Story:
             there = [
                 address for address in used if address in contents and media_type_of(address).startswith(kind)
             ]
-            # Prefer a resource that not all pages use: the other pages must not be rendered again.
+            # Prefer a resource that not all pages use, to show that the other pages are not rendered again.
             some = [address for address in there if used[address] < self._report.pages] or there
             if some:
                 address = max(some, key=lambda address: (used[address], address))

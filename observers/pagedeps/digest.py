@@ -1,8 +1,8 @@
 """Detect changes of a resource; an unchanged resource wakes no other observer.
 
 The observer is woken by ``resources.content`` and ``content_type``. Each column has an acknowledgement of its
-own, so two runs for one resource do not conflict through it. Every run writes ``resources.seen``, so they
-conflict there, and the later run sees everything that the earlier run saw.
+own, so two runs for one resource do not conflict in it. Every run also writes ``resources.seen``. There they
+conflict, and the later run sees everything that the earlier run saw.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from schemas.pagedeps import Kind
 
 MAX_EMBEDDED: Final = 32 << 20
-"""Bytes of resources in a snapshot, at most; further resources get a placeholder."""
+"""A snapshot embeds at most this many bytes of resources; further resources get a placeholder."""
 
 MAX_DEPTH: Final = 32
-"""Style sheets that import each other in a row, at most; the next one counts as missing."""
+"""The longest chain of style sheets that import each other; the next one counts as missing."""
 
 _LEAST_BYTES: Final = 256
-"""The fewest bytes that an embedded resource counts, so that empty style sheets that import each other twice
-reach the limit."""
+"""An embedded resource counts at least this many bytes: empty style sheets that each import the next one
+twice must reach the limit, too."""
 
 _IMAGES: Final = {
     "img[src]": "src",

@@ -1,8 +1,8 @@
 """Notify the dependents of a changed resource, one batch a transaction.
 
 ``resources.position`` is the last notified dependent; it is absent after the last batch. Every run writes it.
-Relay writes it, too, to start again from the first dependent, so a run that continues from an older position
-conflicts.
+The observer ``relay`` writes it, too, to start again from the first dependent, so a run that continues from
+an older position conflicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from percolator_core import Cell, ObserverTransaction
 
 BATCH: Final = 256
-"""Dependents that one run notifies."""
+"""One run notifies at most this many dependents."""
 
 
 def process(t: ObserverTransaction, cell: Cell) -> None:

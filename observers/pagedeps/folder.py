@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from percolator_core import Database, Transaction
 
 MAX_FILE: Final = 32 << 20
-"""Bytes of a file, at most; larger files are skipped."""
+"""The largest file that is loaded, in bytes; larger files are skipped."""
 
 _PAGES: Final = frozenset({".html", ".htm", ".xhtml"})
 _FILES: Final = 32
-"""Files that one transaction loads."""
+"""One transaction loads at most this many files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from observers.pagedeps.addresses import resolve
 
-# Quantifiers are possessive or bounded, and an unterminated string is a string, so that no sheet takes
+# Quantifiers are possessive or bounded, and an unterminated string counts as a string, so that no sheet takes
 # quadratic time.
 _ENDS: Final = r"(?:(?=\n)|\\?\Z)"
 _STRING: Final = rf""""(?:[^"\\\n]|\\.)*+(?:"|{_ENDS})|'(?:[^'\\\n]|\\.)*+(?:'|{_ENDS})"""
@@ -31,7 +31,7 @@ _SUPPORTS: Final = re.compile(r"supports(\((?:[^()]|\([^()]*\))*\))", re.IGNOREC
 
 
 class Piece(NamedTuple):
-    """A part of a style sheet. ``text``: the text to copy, or the reference; ``condition``: of an import."""
+    """A part of a style sheet. ``text``: the text to copy, or the reference; ``condition``: an import's."""
 
     kind: Literal["text", "url", "import"]
     text: str

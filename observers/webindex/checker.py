@@ -297,7 +297,7 @@ def _compare_column(
 def cell_violations(
     invariant: str, where: str, there: bytes | None, expected: bytes | None
 ) -> Iterator[Violation]:
-    """Yield a violation if the stored value of a cell is not the expected one; None is no cell."""
+    """Yield a violation if the stored value of a cell is not the expected one; None means no cell."""
     if there != expected:
         yield Violation(invariant, where, f"{_shown(there)}, should be {_shown(expected)}")
 

@@ -1,4 +1,4 @@
-"""Cluster duplicates: pages with the same content, and pages that redirect to one or name one as canonical.
+"""Cluster duplicates: pages with the same content, and pages that redirect to another or name it canonical.
 
 The path of a page follows its redirect, or else its declared canonical URL, as long as the next page is
 known. The last page of the path is the *terminal*; the fingerprint of the terminal's content, or else its
@@ -32,7 +32,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     url = cell.row
     key = place(t, url)
     if key is not None:
-        # The content may have changed although the cluster is the same, and so may the cluster's entry.
+        # Even in the same cluster the page's content may have changed, and so the cluster's entry.
         t.notify("clusters", key, "dirty")
     for page in sorted(_leading_to(t, url)):
         t.notify("pages", page, "terminal")
@@ -76,7 +76,7 @@ def find_terminal(t: ObserverTransaction, url: bytes) -> tuple[bytes, str | None
     """Return the terminal page of ``url`` and its fingerprint; None if ``url`` is unknown.
 
     If the path has a cycle, the terminal is a page of the cycle with content: the page with the smallest URL,
-    so that all pages of the cycle agree. A longer path ends after MAX_HOPS.
+    so that all pages of the cycle agree. A path of more than MAX_HOPS ends there.
     """
     pointer = _pointer(t, url)
     if pointer is None:

@@ -7,7 +7,7 @@ Rank is PageRank in the form without the number of pages, so that a new page cha
 
 The rank of a page without links is not spread over all pages. Links to pages that were never loaded count in
 the number of targets, and their shares are lost, too. Ranks belong to single URLs; duplicates are not merged.
-The mean is at most 1.
+The mean rank is at most 1.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ if TYPE_CHECKING:
 DAMPING: Final = 0.85
 
 FIRST_RANK: Final = 0.5
-"""The rank of a new page before its links are counted: about the mean, so that corrections are small."""
+"""The rank of a new page before the links to it are counted: about the mean, so that corrections are
+small."""
 
 TOLERANCE: Final = 0.05
-"""A rank is published again when it differs from the published one by more than this share.
+"""A rank is published again when it differs from the published one by more than this fraction.
 
-When the chain is idle, every published rank differs by at most this share from the rank that follows from the
-published shares of its sources. The sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of all
-ranks.
+When the chain is idle, every published rank differs by at most this fraction from the rank that follows from
+the published shares of its sources. The sum of all errors is below TOLERANCE / (1 - DAMPING) of the sum of
+all ranks.
 """
 
 MAX_ANCHORS: Final = 50
-"""Distinct anchor texts of a page, and of a cluster, at most."""
+"""A page, and a cluster, has at most this many distinct anchor texts."""
 
 MAX_DUPLICATES: Final = 100
-"""The most members that a serving entry names, without the shown page."""
+"""A serving entry names at most this many members besides the shown page."""
 
 MAX_HOPS: Final = 8
-"""Redirects and canonical URLs that are followed in a row, at most."""
+"""At most this many redirects and canonical URLs are followed, one after the other."""
 
 
 def rank_of(shares: Iterable[float]) -> float:
@@ -58,7 +59,7 @@ def differs(published: float, computed: float) -> bool:
 
 
 def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Return the texts that most sources use, sorted; of equally frequent texts, the smallest texts.
+    """Return the most frequent texts, sorted; of equally frequent texts, the smallest are taken.
 
     The result has no counts, so that another link with a frequent text changes nothing.
     """
@@ -71,5 +72,5 @@ def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def preference(url: str, rank: float) -> tuple[float, int, str]:
-    """Return the sort key of indexable members; the smallest is shown: the highest rank, then a short URL."""
+    """Return the sort key of an indexable member: high ranks, then short URLs first. The first is shown."""
     return (-rank, len(url), url)

@@ -5,11 +5,11 @@ document. Its output depends on this document only. It writes only differences f
 no other observer is woken without a change.
 
 A load that writes two columns wakes two runs. Each column has an acknowledgement of its own, so the runs do
-not conflict through it. They conflict on ``pages.parsed``, the timestamp of the snapshot from which the page
-was last parsed. Every run writes this column, changed or not, so the later run sees everything that the
-earlier run saw. A run whose change is older than that timestamp has nothing to do. To compare the document
-instead of the timestamp would be wrong: the document may have changed twice and be the same again, while
-another run is about to commit the state in between.
+not conflict in it. They conflict on ``pages.parsed``, the timestamp of the snapshot from which the page was
+last parsed. Every run writes this column, changed or not, so the later run sees everything that the earlier
+run saw. A run whose change is older than that timestamp has nothing to do. To compare the document instead of
+the timestamp would be wrong: the document may have changed twice and be the same again, while another run is
+about to commit the state in between.
 """
 
 from __future__ import annotations
@@ -72,26 +72,27 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
             t.set("links", pair(target.encode(), url), "anchors", Anchors(anchors).encode())
     _write(t, url, "outlinks", old.get("outlinks"), outlinks)
 
-    # A new number of targets changes the share of each; announce then notifies all targets. A concurrent run
-    # of rank with the old number of targets writes the same cell, so one of the two transactions is repeated.
+    # A new number of targets changes the share of each; the observer ``announce`` then notifies all targets.
+    # A concurrent run of ``rank`` with the old number of targets writes the same cell, so one of the two
+    # transactions is repeated.
     has_new_share = page is not None and ("outlinks" not in old or len(before) != len(after))
     if has_new_share:
         rank = Standing.decode(old["rank"]).rank if "rank" in old else FIRST_RANK
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(after))).encode())
-    # Announce does not notify former targets. If the share is the same, it notifies neither new targets nor
-    # targets with new anchor texts. Unknown targets are notified, too: a concurrent transaction that makes
-    # the target known does not see this one.
+    # Notify the targets that ``announce`` does not notify: former targets and, if the share is the same, new
+    # targets and targets with new anchor texts. Unknown targets are notified, too: a concurrent transaction
+    # that makes the target known does not see this one.
     for target in before.keys() | after.keys():
         if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")
-    # The observer ``rank`` counts the links of a new page. It also removes the rank of a deleted page, which
-    # a concurrent run of this observer may write again.
+    # The observer ``rank`` counts the links to a new page. If a concurrent run of this observer writes the
+    # rank of a deleted page again, ``rank`` removes it.
     if page is None or "outlinks" not in old:
         t.notify("pages", url, "inlinks")
 
 
 def _write_pointer(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page: Page | None) -> None:
-    """Write the cell that wakes cluster, and the reverse row by which cluster finds the affected pages."""
+    """Write the cell that wakes ``cluster``, and the reverse row by which it finds the affected pages."""
     pointer = page.pointer.encode() if page is not None else None
     if pointer == old.get("pointer"):
         return

@@ -16,16 +16,16 @@ from charset_normalizer import from_bytes
 FALLBACK: Final = "cp1252"
 
 _HEAD: Final = 4096
-"""Bytes at the start of a page that may declare its charset; browsers read 1,024, some pages need more."""
+"""The charset is looked for in this many first bytes; browsers read 1,024, some pages need more."""
 
 _SAMPLE: Final = 8 * 1024
-"""Bytes from which the encoding is guessed, which takes about a millisecond."""
+"""The encoding is guessed from this many bytes, which takes about a millisecond."""
 
 _GUESSED: Final = (
     *("cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r"),
     *("cp1252", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp874"),
 )
-"""Encodings of pages without a declaration; with more candidates the guess is often wrong."""
+"""The guess chooses among these encodings; with more candidates it is often wrong."""
 
 _TOLERATED: Final = 0.01
 """The highest share of undecodable characters for a declared charset: some pages have broken characters."""

@@ -1,4 +1,4 @@
-"""Write a cluster's entry into the serving index: ``serving.entry``.
+"""Write a cluster's entry (``serving.entry``) into the serving index.
 
 The index is outside the store, so its change and the acknowledgement are not one transaction. A run may be
 repeated, or a later run may finish first. Neither is harmful: a posting depends only on the cluster's row,

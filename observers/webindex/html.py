@@ -43,7 +43,7 @@ class HtmlPage:
 
 def read_html(markup: str) -> HtmlPage:
     """Parse HTML, even broken HTML. White space and links are not normalised."""
-    # Unclosed tags may nest.
+    # Tags that are not closed may be nested; a page with too many of them loses its structure.
     if markup.count("<") - 2 * markup.count("</") > _TOO_DEEP:
         markup = _STRUCTURE.sub("\n", markup)
     tree = LexborHTMLParser(_BLOCK.sub("\n<", markup))
@@ -88,7 +88,7 @@ def _title(tree: LexborHTMLParser) -> str:
 
 
 def _canonical(tree: LexborHTMLParser) -> str | None:
-    """Return the first ``<link rel=canonical>`` in the head; in the body a reader could have posted it."""
+    """Return the first ``<link rel=canonical>`` in the head; one in the body may be a reader's post."""
     for node in tree.css("head > link[rel][href]"):
         if "canonical" in (node.attributes.get("rel") or "").lower().split():
             return node.attributes.get("href") or None

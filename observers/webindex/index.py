@@ -100,8 +100,8 @@ class ServingIndex:
     def refresh(self, posting: Posting, version: int) -> bool:
         """Update a posting without its text; return False if only `put` can update it.
 
-        It can be updated if only rank and size have changed, which is the most frequent change. If the index
-        already has a newer version, nothing is written, and the result is True.
+        This method can update it if only rank and size have changed, which is the most frequent change. If
+        the index already has a newer version, nothing is written, and the result is True.
         """
         with self._writing() as connection:
             found = connection.execute(

@@ -19,7 +19,10 @@ def exact_ranks(targets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, float]:
 
 
 def spread(targets: Mapping[bytes, Sequence[bytes]], errors: Mapping[bytes, float]) -> dict[bytes, float]:
-    """Return the largest distances of ranks from the fixed point, if each rank has its own error (≥ 0)."""
+    """Return for each page how far its rank can be from the fixed point.
+
+    Each rank may differ from the rank that follows from its sources by the page's entry in ``errors`` (≥ 0).
+    """
     return _solve(targets, errors, 0.0)
 
 

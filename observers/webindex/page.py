@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 MAX_TITLE: Final = 300
 MAX_TEXT: Final = 200_000
-"""Characters of a page's text that are indexed, at most."""
+"""At most this many characters of a page's text are indexed."""
 
 MAX_TARGETS: Final = 5_000
-"""The most distinct targets of a page's links, in document order."""
+"""At most this many distinct targets of a page's links are kept, the first ones in the document."""
 
 MAX_ANCHOR: Final = 100
 MAX_ANCHORS_A_LINK: Final = 8
-"""Characters of an anchor text, and distinct anchor texts from one page to another, at most."""
+"""The largest number of characters of an anchor text, and of distinct anchor texts from one page to
+another."""
 
 Kind = Literal["html", "markdown", "restructured", "plain", "binary"]
 
@@ -73,7 +74,7 @@ class Page:
 
 
 def is_page(row: bytes) -> bool:
-    """Return True if the row key can be a page: it must be printable; NUL separates keys elsewhere."""
+    """Return True if the row key can be a page: it must be printable; NUL separates parts of keys."""
     try:
         return row.decode().isprintable() and row != b""
     except UnicodeDecodeError:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def program() -> str:
-    """Return the words before a command. The path of Python is relative if it is below the current folder."""
+    """Return the start of a command line of this application: ``PYTHON -m observers.webindex``.
+
+    The path of Python is relative if it is below the current folder.
+    """
     python = Path(sys.executable)
     try:
         python = python.relative_to(Path.cwd())

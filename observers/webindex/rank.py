@@ -2,9 +2,9 @@
 
 The observer is weak, so a thousand new links to a page cost one run. No page waits for another: a page's rank
 is computed from the published shares of its sources. If it differs from the published rank by more than the
-tolerance, the run publishes the new rank, and announce wakes the targets. This loop is declared
-(``feedback``), and it ends from any state and in any order, because the damping makes the corrections smaller
-in every round.
+tolerance, the run publishes the new rank, and the observer ``announce`` wakes the targets. This loop is
+declared (``feedback``), and it ends from any state and in any order, because the damping makes the
+corrections smaller in every round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     url = cell.row
     page = t.get_row("pages", url, ["pointer", "rank", "anchors", "cluster"])
     if "pointer" not in page:
-        # Deleted, or never loaded. A concurrent run may have published a rank during the deletion.
+        # Deleted, or never loaded. If a concurrent run published a rank during the deletion, remove it.
         for column in ("rank", "anchors"):
             if column in page:
                 t.delete("pages", url, column)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from observers.webindex.index import ServingIndex
 
 MAX_WORDS: Final = 32
-"""Words of a query that are used, at most."""
+"""At most this many words of a query are used."""
 
 WEIGHTS: Final = (12.0, 6.0, 6.0, 1.0)
 """The weights of words in the title, the anchors, the URL and the text for bm25."""
@@ -30,7 +30,7 @@ CALLED_BY_URL: Final = 0.3
 
 RANK_WEIGHT: Final = 0.1
 CANDIDATES: Final = 200
-"""Candidates that bm25 selects, before names and ranks count."""
+"""bm25 selects at most this many candidates, before names and ranks count."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:[_.'-]+[^\W_]+)*", re.UNICODE)
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+", re.UNICODE)
@@ -116,7 +116,7 @@ def _plain(text: str) -> str:
 def _best(index: ServingIndex, scored: list[tuple[Result, int]], limit: int, match: str) -> list[Result]:
     results: dict[str, Result] = {}
     for result, identity in scored:
-        # While a page moves between two clusters, the two clusters may show it for a short time.
+        # While a page moves between two clusters, both may show it for a short time.
         if result.url not in results:
             rows = index.query(_SNIPPET, (match, identity))
             results[result.url] = replace(result, snippet=rows[0][0]) if rows else result

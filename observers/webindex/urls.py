@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_URL: Final = 2048
-"""Characters of a URL's normal form, at most; longer URLs are ignored."""
+"""The longest normal form of a URL, in characters; longer URLs are ignored."""
 
 _PARTS: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")

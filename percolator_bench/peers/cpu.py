@@ -8,7 +8,7 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _LOOKS: Final = 5
-"""Most readings of the tree, while its processes change."""
+"""The tree is read at most this many times while its processes change."""
 
 
 def tree_cpu_seconds(pid: int) -> float:
@@ -20,7 +20,7 @@ def tree_cpu_seconds(pid: int) -> float:
     Raises:
         ProcessLookupError: there is no such process.
     """
-    # A child that ends between the readings of it and of its parent would count twice: read again.
+    # A child that ends after it was read, and before its parent is read, would count twice: so read again.
     found = _tree(pid)
     for _ in range(_LOOKS):
         before, found = found, _tree(pid)

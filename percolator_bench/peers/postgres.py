@@ -32,11 +32,11 @@ PACKAGED: Final = Path("/usr/lib/postgresql")
 """Debian's folder of the programs of each version, which is not on the ``PATH``."""
 _ROLE: Final = "postgres"
 _INIT_LIMIT: Final = 120.0
-"""Seconds for initdb."""
+"""initdb has to finish within this many seconds."""
 
 _START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 30.0
-"""Seconds for the server to start, and to stop."""
+"""The server has to start, and to stop, within this many seconds."""
 
 
 def why_missing() -> str | None:
@@ -116,7 +116,7 @@ def connect(
     """
     import psycopg
 
-    # As defaults of the session they need no words in each BEGIN, and apply to single statements, too.
+    # As defaults of the session they need not be repeated in each BEGIN, and apply to single statements, too.
     options = (
         r"-c default_transaction_isolation=repeatable\ read"
         f" -c synchronous_commit={'on' if synchronous_commit else 'off'}"
@@ -239,7 +239,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Shut down fast, which ends existing sessions; immediately if that takes too long."""
+    """Use PostgreSQL's fast shutdown, which ends sessions, or its immediate one if that takes too long."""
     for how in (signal.SIGINT, signal.SIGQUIT):
         server.send_signal(how)
         try:

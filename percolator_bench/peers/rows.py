@@ -8,7 +8,7 @@ from typing import Final
 VALUE: Final = b"x" * 100
 COLUMN: Final = "c"
 SCANNED: Final = 100
-"""Rows of one step of a scan."""
+"""A scan reads this many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Rows:
         return [self.read(number) for number in range(self.loaded)]
 
     def read(self, number: int) -> bytes:
-        """The row of the read ``number``."""
+        """The row that read operation ``number`` reads."""
         return b"row:%09d" % (number % self.loaded)
 
     def read_pair(self, number: int) -> tuple[bytes, bytes]:
@@ -34,7 +34,7 @@ class Rows:
         return b"row:%09d" % (number % (self.loaded - SCANNED + 1))
 
     def write(self, number: int) -> bytes:
-        """The new row of the write ``number``."""
+        """The new row that write operation ``number`` writes."""
         return b"new:%d" % number
 
     def write_pair(self, number: int) -> tuple[bytes, bytes]:

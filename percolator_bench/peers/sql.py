@@ -25,8 +25,8 @@ class SqlRows:
     """The operations, on a given connection in autocommit mode. Thread-safe.
 
     A single statement is a transaction of its own, in one round trip. The isolation is that of the
-    connection, REPEATABLE READ. A transaction that fails for that reason
-    (`psycopg.errors.SerializationFailure`) runs again as a whole, and is counted.
+    connection, REPEATABLE READ. A transaction that fails because of this isolation
+    (`psycopg.errors.SerializationFailure`) or of a deadlock runs again as a whole, and is counted.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -94,6 +94,6 @@ class SqlRows:
 
 
 def set_synchronous(connections: Iterable[Connection], *, on: bool) -> None:
-    """Let commits on these connections wait for the disk, or not."""
+    """Choose if commits on these connections wait for the disk."""
     for connection in connections:
         connection.execute(f"SET synchronous_commit TO {'on' if on else 'off'}".encode())

@@ -12,15 +12,15 @@ from typing import Generic, Self, TypeAlias, TypeVar
 C = TypeVar("C")
 
 _Job: TypeAlias = tuple[Callable[[C], None], SimpleQueue[BaseException | None]]
-"""A function for each connection, and the queue for its outcome."""
+"""A function to call with the thread's connection, and the queue for the outcome."""
 
 
 class Threads(Generic[C]):
     """One thread for each connection; with a single connection the caller's thread does the work.
 
-    A context manager that ends its threads; the caller closes the connections. An interrupt can leave a lock
-    of `concurrent.futures` held, so that a thread waits without end. `SimpleQueue` has no lock that is
-    written in Python.
+    A context manager that ends its threads; the caller closes the connections. Not an executor of
+    `concurrent.futures`: an interrupt can leave one of its locks held, and then a thread waits forever.
+    `SimpleQueue` has no lock that is written in Python.
     """
 
     def __init__(self, connections: Sequence[C]) -> None:
@@ -34,7 +34,7 @@ class Threads(Generic[C]):
 
         Raises the error of a failed operation, after all operations under way have ended.
         """
-        # Threads may share it: the interpreter takes an item of a range in one step.
+        # Threads can share the iterator: the interpreter takes an item of a range in one step.
         numbers = iter(range(first, first + count))
 
         def work(connection: C) -> None:

@@ -15,7 +15,7 @@ from percolator_bench.tpce.orders import Done, Share, Task
 from percolator_core.errors import StoreUnavailable
 
 _STOP_LIMIT: Final = 30.0
-"""Seconds for a worker to end."""
+"""A worker has to end within this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Run:
 
 
 class Fleet:
-    """Worker processes that are connected to one store; ``server_cpu`` returns its CPU time so far."""
+    """Worker processes connected to one store; ``server_cpu`` returns the store's CPU time so far."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]], server_cpu: Callable[[], float]) -> None:
         self._processes = processes

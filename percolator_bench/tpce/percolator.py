@@ -40,7 +40,7 @@ from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
 ATTEMPTS: Final = 100
-"""Most attempts of one transaction."""
+"""A transaction is attempted at most this many times."""
 
 _PENDING, _EXECUTED = 0, 1
 _LOAD_WIDTH: Final = 16
@@ -48,7 +48,7 @@ _LOAD_BUNCH: Final = 5
 """Customers in one transaction of the load."""
 
 _PAGE: Final = 32
-"""Securities with their quotes in one row: quotes that are read together need few commands."""
+"""A row has the quotes of this many securities, so that reading many quotes needs few commands."""
 
 _TERMS: Final = struct.Struct(">qq")
 _NUMBER: Final = struct.Struct(">q")

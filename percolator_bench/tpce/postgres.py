@@ -46,7 +46,7 @@ CREATE TABLE trade (
 CREATE TABLE payment (trade bigint NOT NULL, account bigint NOT NULL, amount bigint NOT NULL);
 """
 
-# After the data, as pg_restore does.
+# Keys are added after the data, as pg_restore does.
 _KEYS: Final = """
 ALTER TABLE customer ADD PRIMARY KEY (customer);
 ALTER TABLE account ADD PRIMARY KEY (account);

@@ -29,7 +29,7 @@ WIDTH: Final = 32
 
 """
 THREADS: Final = 8
-"""Threads of a worker of PostgreSQL: 4 share fewer commits, 16 need more CPU time."""
+"""Threads of a worker of PostgreSQL: with 4, fewer commits share a disk sync; 16 need more CPU time."""
 CPU: Final = Target("at most", 1.0)
 
 OURS: Final = "this library"
@@ -67,7 +67,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A seed, the number of its first trade, and the number of items."""
+    """The seed of a stream, the number of the stream's first trade, and the number of items."""
 
     seed: str
     first_trade: int
@@ -134,8 +134,8 @@ def _peer(stack: ExitStack, brokerage: Brokerage, *, synchronous_commit: bool) -
 def _race(sides: Sequence[Side], brokerage: Brokerage, scale: Scale) -> list[Stream]:
     """Run every side with every number of workers in each round, after a shorter round to warm up.
 
-    Each number of workers has a stream of its own in each round, which all sides process; every other round
-    is in reverse order.
+    In each round, each number of workers has a stream of its own, which all sides process; the sides are in
+    reverse order in every other round.
     """
     streams: list[Stream] = []
     first_trade = brokerage.first_trade

@@ -18,24 +18,24 @@ ACCOUNTS: Final = 5
 HOLDINGS: Final = 10
 """Securities that an account has at the start."""
 WATCHED: Final = 100
-"""Securities on a customer's watch list, or all there are."""
+"""Securities on a customer's watch list; all of them if there are fewer."""
 HISTORY: Final = 20
 """Executed trades of an account at the start."""
 STATUS_TRADES: Final = 50
-"""Newest trades of an account in a trade status."""
+"""A trade status reads this many of an account's newest trades."""
 POSITION_TRADES: Final = 10
-"""Newest trades of an account in a customer position."""
+"""A customer position reads this many of an account's newest trades."""
 TICKERS: Final = 20
 """Securities in a message of the market feed."""
 CASH: Final = 10_000_000
 """Cash of an account at the start."""
 RATE_UNIT: Final = 10_000
-"""A customer's rate is in parts of this number."""
+"""A customer's commission rate is divided by this number."""
 
 SECURITIES_PER_THOUSAND: Final = 685
 _FEWEST_SECURITIES: Final = 2 * TICKERS
 
-# Transactions of each kind in 71; every trade is an order and a result.
+# Items of each kind per 71 transactions; each trade is two transactions, an order and a result.
 _TRADES: Final = 10
 _WATCHES: Final = 18
 _POSITIONS: Final = 13

@@ -1,8 +1,9 @@
 """A bitwise trie that counts unique integers: the chain of `percolator_bench.stress`.
 
 A number of 64 bits is a leaf. The parent of a node has the number without its last bits, up to the level at
-which the trie stops. Each node has a row: ``wait`` (leaves only) is the number that has arrived, ``seen`` the
-count that the parent has received. An inner node also has a cell for each child, with the child's count.
+which the trie stops. Each node has a row: ``wait`` (leaves only) shows that the number was inserted, ``seen``
+is the count that the parent has received. An inner node also has a cell for each child, with the child's
+count.
 
 A child writes its count, not the change of the count, into a cell of its own. So siblings never conflict, and
 the last run of the parent sees all counts in any order of the writes. The child notifies the parent weakly;
@@ -23,7 +24,7 @@ SEEN: Final = "seen"
 CHANGED: Final = "changed"
 
 WIDTHS: Final = (1, 2, 4, 8)
-"""Bits that a node may add to its parent's: a parent has up to 256 cells for its children."""
+"""Each level adds one of these numbers of bits, so a parent has up to 256 cells for its children."""
 
 _BITS: Final = 64
 
@@ -32,8 +33,8 @@ _BITS: Final = 64
 class Shape:
     """A trie: its name, the number of bits that each level adds, and the level of its roots.
 
-    ``stop`` is 0 for a single root, up to the number of levels. If the trie stops further down, it has more
-    roots, and fewer children write to each.
+    ``stop`` is from 0, for a single root, to the level above the leaves. The closer it is to the leaves, the
+    more roots there are, and the fewer children write to each.
     """
 
     name: str

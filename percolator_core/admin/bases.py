@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BaseStatus:
-    """The base of a table, as its manifests describe it; the numbers are 0 if ``error`` says why not.
+    """The base of a table, as its manifests describe it. If they cannot be read, ``error`` says why.
 
-    The fields have the meaning of those of `percolator_core.maintenance.bases.TableBase`; ``location`` is
-    without a user and without options.
+    The numbers mean the same as in `percolator_core.maintenance.bases.TableBase`; with an ``error`` they are
+    0. ``location`` is without a user and without options.
     """
 
     location: str
@@ -32,7 +32,7 @@ def base_status(db: Database, definition: TableDefinition) -> BaseStatus | None:
     """Return the status of a table's base, None without one.
 
     The call reads the manifests that are new since the last call, and no row. If the location does not
-    answer, ``error`` says so and nothing is raised, because the table itself may be in order.
+    answer, ``error`` says so and nothing is raised, because the table itself can still be usable.
     """
     rule = definition.base
     if rule is None:

@@ -40,7 +40,7 @@ SECONDS: Final = 1.0
 """After this time a page ends even if it is not full."""
 
 _AT_ONCE: Final = 8
-"""Tablets in one request: the tablets whose scans have reached the lowest keys."""
+"""One request reads at most this many tablets: those whose scans are the furthest behind."""
 
 _LOOKED_AT: Final = 512
 """Rows that one step reads in a tablet of a raw table with conditions."""
@@ -148,7 +148,7 @@ class _Search:
             open_ones = sorted((one for one in self.steps if one.more), key=lambda one: one.reached)
             frontier = open_ones[0].reached if open_ones else None
             ready = [one for one in self.found if frontier is None or one[0] < frontier]
-            # The next step may take as long as this step.
+            # Assume that the next step takes as long as the last one.
             now = time.monotonic()
             is_late = now + (now - began) > self.until
             if not open_ones or len(ready) > self.limit or is_late:

@@ -82,8 +82,8 @@ def demand(db: Database, chain: Chain) -> Demand:
 def _attended(chain: Chain, workers: Iterable[LiveWorker]) -> set[str]:
     """Return the observers that continuous workers take.
 
-    While a worker of another chain is alive, all observers count as taken: no drain may start beside that
-    worker.
+    While a worker of another chain is alive, all observers count as taken, because a drain must not start
+    beside that worker.
     """
     taken: set[str] = set()
     for worker in workers:

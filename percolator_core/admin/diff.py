@@ -24,7 +24,7 @@ from percolator_core.transaction.row_read import BYTES_AT_ONCE
 from percolator_core.transaction.snapshot import Snapshot
 
 _AT_ONCE: Final = 256
-"""Rows that are read in one request from the snapshot whose scan lacks them; fewer if they are large."""
+"""At most this many differing rows are in one batch, and read in one request; fewer if they are large."""
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
@@ -77,7 +77,7 @@ def changes(
         end: the later time; None is now.
         where: only rows for which this is true at one of the times or both: a predicate for a typed table, a
             function for a raw one.
-        columns: compare and return only these. A row of a raw table exists if it has one of them.
+        columns: compare and return only these. A row of a raw table then exists only if it has one of them.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -115,7 +115,7 @@ def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Ite
 
 
 def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
-    """Yield the rows that differ in batches."""
+    """Yield, in batches, the rows that differ."""
     some: list[_Pair] = []
     size = 0
     for row, old, new in every:
@@ -171,7 +171,7 @@ class _Raw:
         self._columns = columns
 
     def read(self, snapshot: Snapshot) -> _Rows:
-        # The filter may use any column.
+        # A filter can use any column, so all are read for it.
         yield from snapshot.scan(self._table, columns=self._columns if self._where is None else None)
 
     def completed(self, snapshot: Snapshot, some: Sequence[bytes]) -> Iterable[Cells | None]:  # noqa: ARG002
@@ -242,7 +242,7 @@ def _change(row: bytes, old: Cells | None, new: Cells | None, names: Iterable[st
     if old is None and new is None:
         return None
     differ = tuple(name for name in names if _value(old, name) != _value(new, name))
-    # A row whose values are all null may be added or removed.
+    # If a row of nulls was added or removed, no value differs, but the row is a change.
     return RowChange(row, old, new, differ) if differ or old is None or new is None else None
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from percolator_core.observers import Chain
 
 _COUNTED_AT_ONCE: Final = 500
-"""Places in one request that counts cells."""
+"""One request counts the cells of at most this many places."""
 
 _CHANGED_AT_ONCE: Final = 500
 """Cells that one request retries or discards."""
@@ -51,10 +51,10 @@ _CURSORS: Final = 2**64
 """Cursors of Redis are numbers below this; Redis refuses any other."""
 
 _LONGEST_MARK: Final = 200
-"""Bytes of a mark that a cursor contains completely. Column names and row keys have up to 64 KiB."""
+"""Marks of more bytes are shortened in a cursor: column names and row keys have up to 64 KiB."""
 
 _MARKS_BYTES: Final = 2_000
-"""Most bytes of marks in a cursor: servers and proxies accept URLs of 8 KiB."""
+"""A cursor has at most this many bytes of marks, because servers and proxies accept URLs of 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """The end of a page: a place, the cursor of its scan (None at its end), and cells found but not shown.
+    """The end of a page: a place, its scan's cursor (None after the scan), and cells found but not shown.
 
     A scan returns more cells than were requested. The ``marks`` of these extra cells are part of the
     position, and the scan continues behind them. If a scan returns all cells of a place at once, hundreds of
@@ -215,7 +215,7 @@ class Quarantine:
     def page(
         self, limit: int, cursor: str | None = None, observer: str | None = None
     ) -> tuple[list[FailedCell], str | None]:
-        """Return the next ``limit`` cells (1 or more), by observer, and the cursor of the next page.
+        """Return the next ``limit`` cells (1 or more), sorted by observer, and the cursor of the next page.
 
         ``cursor`` is the cursor that the previous page returned for the same ``observer``; the last page
         returns None. The cost of a page depends on its size and on the number of tablets, not on the number
@@ -264,7 +264,7 @@ class Quarantine:
             records = store.one((b"HMGET", failed_key(tag, name), *[mark for mark, _ in marked]))
             pairs: list[bytes | str] = []
             for (mark, cell), record in zip(marked, records, strict=True):
-                # The time is the start timestamp of a run, so each record has another time.
+                # The time is the start timestamp of a run, so no two records of a cell have the same time.
                 if record is not None and json.loads(record)["time"] == cell.time:
                     pairs += (mark, hashlib.sha1(record, usedforsecurity=False).hexdigest())
             if pairs:
@@ -274,7 +274,7 @@ class Quarantine:
     def _batches(
         self, index: DirtyIndex, cells: Iterable[FailedCell]
     ) -> Iterator[tuple[bytes, str, list[tuple[bytes, FailedCell]]]]:
-        """Yield tag, observer and marked cells in batches. Cells without an observer are left out."""
+        """Yield tag, observer, and marks with cells, in batches. Cells that nobody observes are left out."""
         observed = {(table, tag, name) for table, tag, names in index.places() for name in names}
         marked: dict[tuple[bytes, str], list[tuple[bytes, FailedCell]]] = {}
         for cell in cells:
@@ -365,7 +365,7 @@ class _Pages:
         return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:
-        """Return the beginning of the first place with cells, from a place's index on."""
+        """Return the beginning of the first place with cells, from the place with index ``at`` on."""
         for first in range(at, len(self._keys), _COUNTED_AT_ONCE):
             some = self._keys[first : first + _COUNTED_AT_ONCE]
             for offset, count in enumerate(self._store.call(*[(b"HLEN", key) for key in some])):

@@ -11,8 +11,8 @@ conflicts with the deletion or does not clear the mark. So each cell gets a run 
 deletion.
 
 A flush moves only cells without a mark to the base, and drops their acknowledgements. So a cell of the base
-counts as observed if it has no acknowledgement. A rerun writes a deletion of the acknowledgement, which stays
-in the store until the next run.
+counts as observed if it has no acknowledgement. To change this, a rerun writes a deletion of the
+acknowledgement, which stays in the store until the next run.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _NEVER_RAN: Final = 0
 """The revision of a cell without an acknowledgement."""
 
 _BATCH: Final = 500
-"""Rows of a batch, at most: its transaction is one request, and other clients wait for it."""
+"""A batch has at most this many rows: its transaction is one request, and other clients wait for it."""
 
 _ROUNDS: Final = 100
-"""Attempts at a batch that conflicts with runs."""
+"""A batch that conflicts with runs is attempted at most this many times."""
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.25
 _LONGEST_SLEEP: Final = 0.25
@@ -352,7 +352,7 @@ class _Rerun:
         return marked
 
     def _keep_to_rate(self) -> None:
-        """Report progress, and wait if the cells exceed the rate."""
+        """Report progress, and wait if more cells were chosen than the rate allows."""
         self._report()
         if self._pace.rate is None or self._pace.dry_run:
             return
@@ -367,6 +367,6 @@ class _Rerun:
 
 
 def _is_unknown(versions: Sequence[Version | None]) -> bool:
-    """Return True if the observed cell is in the base, and has not been observed since."""
+    """Return True if the observed cell is in the base, and has no acknowledgement."""
     observed, acked = versions[:2]
     return acked is None and observed is not None and observed.is_of_base

@@ -53,7 +53,7 @@ def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
     """Return a test of a revision: True if the revision meets all conditions on it.
 
     Raises:
-        UnknownColumn: such a condition names a column, too.
+        UnknownColumn: a condition on the revision also names a column.
         ValueError: a condition cannot be read.
     """
     found = [parse(one, _RUN) for one in where if isinstance(one, str) and is_on_revision(one)]

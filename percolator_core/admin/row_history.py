@@ -38,13 +38,14 @@ from percolator_core.scripts import calls
 from percolator_core.transaction.late_reads import with_cold
 
 LARGEST: Final = 4 << 20
-"""Bytes of the largest value that is read."""
+"""A value is read only if it has at most this many bytes."""
 
 _TOGETHER: Final = 8 << 20
-"""The most bytes that are read of a cell's versions, and of all cells; estimated from the newest versions."""
+"""At most this many bytes are read of one cell's versions, and of all cells with `_FEWEST` versions each. The
+bytes are estimated from the size of the newest versions."""
 
 _FEWEST: Final = 2
-"""At least this many versions of a cell are read, however large they are, if any version is read."""
+"""If any version of a cell is read, at least this many are read, however large they are."""
 
 
 @dataclass(frozen=True, slots=True)

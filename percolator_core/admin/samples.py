@@ -29,7 +29,7 @@ MOST: Final = 500
 """The default limit of samples: more than a plot can show."""
 
 _AHEAD: Final = 3_600_000
-"""Milliseconds: if a sample is further ahead than this, the clock has been set back since."""
+"""If a sample is more than this many milliseconds ahead of the clock, the clock has been set back since."""
 
 
 class ObserverSample(NamedTuple):
@@ -85,7 +85,8 @@ def record(db: Database, status: Status, keep: float) -> None:
     key = db.store.keyspace.samples
     add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))
     if _milliseconds([db.store.one(add)]) > status.time / 1000 + _AHEAD:
-        # The clock was set back. The ids of a stream never decrease, and samples from the future would stay.
+        # The clock was set back. The ids of a stream never decrease, so new samples would get times in the
+        # future: begin a new stream.
         db.store.call((b"DEL", key), add)
 
 

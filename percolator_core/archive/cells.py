@@ -54,7 +54,7 @@ def tablet_cells(
     With ``since`` 0 these are all cells. Deletions are included. Call `settle` before.
 
     Raises:
-        SnapshotTooOld: garbage collection has passed a timestamp, or the table was dropped.
+        SnapshotTooOld: garbage collection has passed ``since`` or ``at``, or the table was dropped.
         BaseDamaged, StoreUnavailable: as for a read.
     """
     tag, bound = handle.tags[tablet], b"-"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 REMOVED: Final = "_deleted"
-"""The column of changes that is True for a removed row. No column of a table has this name in a version."""
+"""The column of changes that is True for a removed row. No published column has this name."""
 
 _SPILL: Final = 256 << 20
 """The bytes of memory above which a merge writes to temporary files."""
@@ -249,7 +249,7 @@ def uri_and_options(url: str) -> tuple[str, dict[str, str]]:
             scheme = given.get("scheme", "https")
             options["aws_endpoint_url"] = f"{scheme}://{given['endpoint_override']}"
             options["aws_allow_http"] = str(scheme == "http").lower()
-        # An entry of the log is written only if the store has none of that number.
+        # The object store then writes an entry of the log only if it has none of that number.
         options["conditional_put"] = "etag"
     return f"{found.scheme}://{host}{found.path}", options
 

@@ -42,9 +42,9 @@ _BYTES: Final = 4 << 20
 """Limits of a batch: its rows, and the approximate bytes of its cells."""
 
 _ATTEMPTS: Final = 8
-"""Attempts at a publication, if another publisher is first each time."""
+"""A publication is attempted at most this many times, if another publisher is first each time."""
 _PAUSE: Final = 0.1
-"""The most seconds between the first two attempts; the limit doubles with each attempt."""
+"""The second attempt begins at most this many seconds after the first; the limit doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)

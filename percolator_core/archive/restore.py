@@ -1,6 +1,6 @@
 """Restore a backup into an empty namespace, in the same store or another one.
 
-The steps, each of which may be repeated:
+The steps, each of which can be repeated:
 
 1. The chain's record gets a field that keeps workers out. The oracle moves above the backup's timestamps.
 2. The observers are written into the record, so that each table is created with its observers.
@@ -37,7 +37,7 @@ _STEP_BYTES: Final = 1 << 20
 """Bounds of one call that writes cells: a script blocks all other clients."""
 
 _FLUSH_BYTES: Final = 64 << 20
-"""Bytes of a table with a base after which its rows are flushed."""
+"""While a table with a base is restored, its rows are flushed whenever this many bytes were written."""
 
 _MARKS_AT_ONCE: Final = 500
 
@@ -82,8 +82,8 @@ def restore(
     """Write a backup into the empty namespace of ``db``, which may have another name and another store.
 
     All bytes of the backup are verified when they are read, and all cells are compared after they were
-    written. After a crash, call again. No other client may use the namespace until the end, and no worker
-    starts.
+    written. After a crash, call again. Until the end, no other client may use the namespace, and workers
+    refuse to start.
 
     Args:
         url: the location, as for `backup`.
@@ -146,7 +146,8 @@ class _Restore:
                 if self._progress is not None:
                     self._progress(handle.name, done, total)
         tags = [tag for _, tag in self._client.catalog.tablets()]
-        # Durable, because a worker may start now: a failover must not lose restored cells.
+        # Durable, because workers can start after the next lines: then a failover must not lose restored
+        # cells.
         raise_safe_points(self._store, tags, durably=True)
         self._record({name: one for name, one in manifest.chain.items() if name == "digest"})
         self._store.call_durably((b"HDEL", self._store.keyspace.chain, RESTORING))

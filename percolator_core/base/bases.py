@@ -115,7 +115,7 @@ class Bases:
         rows = file_threads.run(lambda: self.tablet(handle, tag, reference)).rows(
             low, high, columns, reverse=reverse
         )
-        # A step of the iterator may read and decode a row group.
+        # A step of the iterator may read and decode a row group, so a thread for files does it.
         while some := file_threads.run(lambda: list(islice(rows, _ROWS_AT_ONCE))):
             yield from some
 

@@ -30,13 +30,13 @@ class BloomFilter:
     """The filter of one column of one row group.
 
     ``packed`` is the header and the bits, as in the file. The header is shorter than a block, and the size of
-    the bits is a power of two. So the bits are the longest end of ``packed`` whose size is a power of two.
+    the bits is a power of two. So the bits are the longest suffix of ``packed`` whose size is a power of two.
     """
 
     __slots__ = ("_bits", "_blocks", "_digest")
 
     def __init__(self, packed: bytes) -> None:
-        # Of an extra, and a client without a base also imports this module.
+        # This package belongs to an extra, and clients without a base also import this module.
         from xxhash import xxh64_intdigest
 
         self._digest = xxh64_intdigest

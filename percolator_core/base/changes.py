@@ -83,8 +83,8 @@ class BaseChanges:
         for rows in _steps(base.rows(b"", None), handle.is_typed):
             if self._store.run(calls.restore(tag, reference, handle.version, rows)) == "changed":
                 return False
-        # Snapshots below this timestamp are refused: a scan of theirs may have passed a row's position in the
-        # store before the row was restored, and would no longer find the base.
+        # Snapshots below this timestamp are refused: a scan of such a snapshot may have passed a row's
+        # position in the store before the row was restored there, and would not find the base any more.
         safe = self._client.oracle.timestamp()
         call = calls.leave_base(tag, reference, handle.version, safe)
         [left] = self._store.run_all([call], durably=True)
@@ -98,7 +98,7 @@ class BaseChanges:
         entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
         copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
         publish(self._store, TabletFolder(tag, handle.version, new, folder), reference, copied)
-        # True also if another client has moved the tablet. If nobody has, the old files must stay.
+        # True also if another client has moved the tablet. False if nobody has: then the old files must stay.
         return is_in(reference_of(self._store, tag), rule)
 
     def rows_on_each_side(
@@ -121,8 +121,8 @@ class BaseChanges:
     def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
         """Record folders that no table has any more, so that their files are removed after `GRACE`.
 
-        Each place is a location and a folder. With ``at_once``, nobody may read the files any more, and the
-        next `remove_abandoned` removes them. Files stay while the catalog names their folder.
+        Each place is a location and a folder. Give ``at_once`` only if no reader can still use the files: the
+        next `remove_abandoned` then removes them. Files stay while the catalog names their folder.
         """
         due = b"%d" % (0 if at_once else int((time.time() + GRACE) * 1e6))
         for location, folder in places:

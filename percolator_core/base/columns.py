@@ -72,7 +72,7 @@ class Values:
         self._read: Callable[[int], bytes | None] | None = None
 
     def value(self, kind: ColumnType, position: int) -> bytes | None:
-        """Return an encoded value; None means null. ``kind`` is the type of the column in every call."""
+        """Return an encoded value; None means null. ``kind`` has to be the column's type in every call."""
         read = self._read
         if read is None:
             read = self._read = _reader(kind, self.array)
@@ -123,7 +123,7 @@ def _words(array: pa.Array, is_float: bool) -> Callable[[int], bytes]:
 
     def read(position: int) -> bytes:
         word = words[position]
-        # As `ColumnType.encode`. The column was made of encoded values, so it has one zero and one NaN.
+        # As `ColumnType.encode`. The column was made of encoded values, so zero and NaN have one form each.
         return (word ^ (_ALL if is_float and word & _SIGN else _SIGN)).to_bytes(8, "big")
 
     return read

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_SET_BYTES: Final = 64 << 20
-"""About the most bytes of one row set in memory, before it is compressed."""
+"""A row set has at most about this many bytes in memory, before it is compressed."""
 
 FEWEST_RUNS: Final = 4
-"""The fewest runs that are merged because of their size."""
+"""A merge because of the size of runs has at least this many runs."""
 
 _REMOVED: Final = 0.3
 """The share of removed rows above which a row set is written again."""
@@ -37,7 +37,7 @@ _CACHE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of the entries of a manifest to be merged, and the gain per byte written.
+    """The numbers of the manifest's entries that are to be merged, and the gain per byte written.
 
     ``gain`` grows with the number of runs and removed rows that disappear.
     """

@@ -44,7 +44,7 @@ _EVICTED_ROWS: Final = 200
 """Bound of one step of evicting rows: to evict a row takes less time than to read it."""
 
 ROW_SET_BYTES: Final = 64 << 20
-"""About the most bytes of cells in one row set, which is made in memory."""
+"""A row set, which is made in memory, has at most about this many bytes of cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class TabletFlush:
         self._columns = {one.stored.encode() for one in base.definition.value_columns}
 
     def run(self, timestamp: int, before: int) -> Flushed:
-        """Move into the base the rows that nobody has changed after ``before``.
+        """Move into the base the rows that nobody has changed since the time ``before``.
 
-        ``timestamp`` is at or below the safe point, and all locks that began at or below it are resolved, in
-        all tablets. Both times are in microseconds.
+        ``timestamp`` has to be at or below the safe point, and all locks that began at or below it have to be
+        resolved, in all tablets. Both times are in microseconds.
 
         A row stays if it has a lock, an older version, or a cell that an observer has not processed yet. The
-        flush ends early if another one has published a manifest, or if the table was changed.
+        flush ends early if another client has published a manifest, or if the table was changed.
 
         Raises:
             StoreUnavailable: the store or the location does not answer. What was flushed is in the base.
@@ -135,7 +135,7 @@ class TabletFlush:
         return found
 
     def _size(self, step: ColdRows) -> int:
-        """The bytes of a step, with an eighth of the keys and names that a raw table's file repeats."""
+        """The bytes of a step; keys and names that a raw table's file repeats count one eighth."""
         size = len(step.keys) + len(step.versions)
         return size if self._definition.is_typed else size + _repeated(step) // 8
 

@@ -201,7 +201,7 @@ class Location:
         """Sync a local file and its folders to the disk. A finished upload is durable by itself."""
         if self._file_system.type_name != _LOCAL:
             return
-        # This file may be the first one in its folders.
+        # This file may be the first one in its folders, which then have to be synced, too.
         above = [one for one in Path(path).parents if one.is_relative_to(self._path)]
         for one in (Path(path), *above, Path(self._path).parent):
             descriptor = os.open(one, os.O_RDONLY)

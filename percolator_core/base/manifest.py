@@ -66,7 +66,7 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The number of rows, without removed ones; of a raw table, the number of cells."""
+        """The number of rows that are not removed; for a raw table, the number of cells."""
         return sum(one.row_set.rows - (one.removed.rows if one.removed else 0) for one in self.entries)
 
     @property
@@ -77,7 +77,7 @@ class Manifest:
     @property
     def height(self) -> int:
         """The largest number of row sets whose key ranges contain the same key."""
-        # Both bounds are inclusive, so at equal keys a range begins before another one ends.
+        # Both bounds are inclusive: of equal keys, the beginnings of ranges are sorted before the ends.
         edges = sorted(
             edge for entry in self.entries for edge in ((entry.row_set.low, 0), (entry.row_set.high, 1))
         )
@@ -111,16 +111,16 @@ def publish(
     """Write a manifest, and make it valid if ``expected`` is the reference of the manifest that is valid now.
 
     Return the outcome, and the new reference. The row sets of the manifest must be complete and on disk.
-    After a refusal the files stay: if the call was sent twice, the first one may have published the manifest,
-    and a later manifest may name its row sets.
+    The files are kept after a refusal: if the call was sent twice, the first attempt may have published the
+    manifest, and a later manifest may name the same row sets.
 
     Raises:
         StoreUnavailable: the store or the location does not answer.
     """
     new = reference(folder.location, write(folder.location, folder.name, manifest))
     call = calls.publish_base(folder.tag, expected, new, manifest.timestamp, folder.version)
-    # Durable, because a failover must not bring back the previous manifest: without this one, rows that are
-    # evicted from the store afterwards would be lost.
+    # Durable, because a failover must not bring back the previous manifest: rows that are evicted from the
+    # store after this call would be lost.
     [published] = store.run_all([call], durably=True)
     return published, new
 
@@ -139,7 +139,8 @@ def split_reference(packed: bytes) -> tuple[str, str]:
 def write(location: Location, folder: str, manifest: Manifest) -> str:
     """Write a manifest into a folder, and return its name. Raises StoreUnavailable as `Location.create`."""
     content = manifest.pack()
-    # The name has a random part, because another maintainer may write an equal manifest, and later remove it.
+    # The name has a random part: another maintainer that writes an equal manifest, and later removes its
+    # file, must not remove this one.
     name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"
     with location.create(name) as file:
         file.write(content)

@@ -300,7 +300,7 @@ def _without_overlap(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _sorted(pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the rows of pieces as one piece in the order of their keys; an empty list without rows."""
+    """Return one piece with the rows of ``pieces`` in the order of their keys; no piece if there are none."""
     some = [piece for piece in pieces if len(piece)]
     if len(some) <= 1:
         return some

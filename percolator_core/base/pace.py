@@ -15,15 +15,15 @@ ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
 _SHORTER: Final = 4
-"""The factor by which steps are shorter if other clients have a share: a commit waits until a step ends."""
+"""Steps are shorter by this factor if other clients have a share: their commits wait for a step to end."""
 
 
 class Pace:
     """Makes pauses between the steps of a maintainer, so that other clients and readers are served.
 
-    ``rate`` is the most bytes per second that are written to files; None is no limit. ``share`` is the part
-    of the time, above 0 and at most 1, in which the store works for this maintainer. ``between`` is called
-    after each step, and during pauses; it may raise an exception to end the work.
+    ``rate`` is the maximum number of bytes per second that are written to files; None is no limit. ``share``
+    is the part of the time, above 0 and at most 1, in which the store works for this maintainer. ``between``
+    is called after each step, and during pauses; it may raise an exception to end the work.
     """
 
     def __init__(

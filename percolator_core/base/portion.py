@@ -21,13 +21,13 @@ from percolator_core.tables.arrow_keys import KeyParts, Numbers, gathered, keys_
 from percolator_core.tables.arrow_values import of_bytes, texts
 
 _EVICTED_BYTES: Final = 1 << 20
-"""Bound of one step of evicting rows, because the script reads whole rows."""
+"""A step evicts rows of about this many bytes, because the script reads whole rows."""
 
 
 def repeated(step: ColdRows) -> int:
-    """Return the bytes that a raw table's columns repeat: for each cell its row's key and its column's name.
+    """Return the size of the keys and column names in a raw table's rows, which repeat both for each cell.
 
-    With many cells or long names they can exceed the 2 GiB that an Arrow column holds.
+    With many cells or long names it can exceed the 2 GiB that an Arrow column holds.
     """
     rows, cells = np.frombuffer(step.rows, ">u4"), np.frombuffer(step.cells, ">u4")
     names = np.array([len(name) for name in step.columns])
@@ -37,7 +37,7 @@ def repeated(step: ColdRows) -> int:
 class Portion:
     """Rows that were read by steps of `calls.cold`, in ascending order of key. They are numbered from 0.
 
-    ``stamp`` is the stamp of the first step. ``staying`` has the numbers of rows that do not leave the store.
+    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the numbers of rows that stay.
     """
 
     def __init__(self, steps: Sequence[ColdRows]) -> None:
@@ -94,7 +94,7 @@ class Portion:
     def batches(
         self, definition: TableDefinition, special: Sequence[int], merged: Sequence[BaseRow]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as batches for `row_set.write`; ``merged`` replaces the rows with the numbers ``special``.
+        """The rows as batches for `row_set.write`, with ``merged`` in place of the rows numbered ``special``.
 
         The other rows have no deletion, and those of a typed table have a marker.
 
@@ -131,7 +131,7 @@ class Portion:
         starts, ends = starts[chosen], ends[chosen]
         valid = ends > 0
         if kind.width is None:
-            # The pieces must ascend, so a null begins and ends where the value before it ends.
+            # The ranges must ascend, so the range of a null is empty, at the end of the value before it.
             ends = np.maximum.accumulate(ends)
             return texts(kind, pieces(self._versions, np.where(valid, starts, ends), ends, valid))
         if (valid & (ends - starts != kind.width)).any():

@@ -121,7 +121,7 @@ class Spread:
 
 
 def spread_of(column: Column, statistics: Any) -> Spread | None:
-    """Return the spread of a column by Parquet's statistics; None if they lack it."""
+    """Return the spread of a column from Parquet's statistics; None if they lack it."""
     if statistics is None or not statistics.has_null_count:
         return None
     low = high = None
@@ -167,4 +167,4 @@ _POSSIBLE: Final[Mapping[str, Callable[[bytes, bytes, bytes], bool]]] = {
     ">=": lambda _, high, value: high >= value,
     "^=": _may_start,
 }
-"""By operator: a function that returns True if the comparison may hold for a value of the spread."""
+"""For each operator: a function that returns True if the comparison may hold for a value of the spread."""

@@ -1,8 +1,8 @@
 """Reads of row sets: single rows by key, and ranges of rows.
 
-A read of a row finds the row group by its first key, asks the group's Bloom filter, and decodes the needed
-columns of this row group. The first keys and the filters are in the tail of the file. Tails and decoded
-columns are kept in a cache that all row sets of a client share.
+To read a row, a reader finds the row group by the groups' first keys, asks the group's Bloom filter, and
+decodes the needed columns of this group. The first keys and the filters are in the tail of the file. Tails
+and decoded columns are kept in a cache that all row sets of a client share.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RowSetReader:
     def find(self, key: bytes) -> list[Span]:
         """Return the spans of a row key, one for each row group that has it; none if the row was removed.
 
-        Only the cells of a row of a raw table may be in several row groups.
+        Only a row of a raw table can have its cells in several row groups.
 
         Raises:
             BaseDamaged: the file is missing or damaged.
@@ -100,7 +100,7 @@ class RowSetReader:
         tail = self._tail()
         first_keys, spans = tail.first_keys, []
         last = bisect_right(first_keys, key)
-        # If the key is the first one of a row group, the row may begin at the end of the group before.
+        # If the key is the first one of a row group, the row may begin at the end of the previous group.
         first = bisect_left(first_keys, key, 0, last) - 1
         for group in range(max(first, 0), last):
             keys: Keys | None = self._cache.held((self._file, group))
@@ -141,7 +141,7 @@ class RowSetReader:
         return found
 
     def values(self, group: int, names: Sequence[str]) -> Mapping[str, Values]:
-        """Return the same columns as `columns`, except the keys, for reads of single values.
+        """Return columns, as `columns` does, but for reads of single values, and without the keys.
 
         Columns that are not in the cache are read together. Raises as `find`.
         """
@@ -282,7 +282,7 @@ class RowGroup:
     """The rows of a row group from key ``low`` to below ``high``, without removed ones.
 
     Its columns enter the cache only if a bound cuts the row group: the next read may want the rows beyond it.
-    A whole row group is read past the cache, which a long scan would fill.
+    A whole row group is read without the cache, because a long scan would fill it.
     """
 
     def __init__(

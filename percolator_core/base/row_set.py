@@ -6,8 +6,8 @@
     raw table       key  column  time  value    one row for each cell, in order of key and column
 
 ``key`` is the row key as in the store. ``c.<column>`` is named after the column's name in the store, so that
-a rename changes no file, and has the Arrow type of the column, so that other programs can read the file. The
-columns of the table's key have such a column, too.
+a rename changes no file. Its Arrow type is that of the column, so that other programs can read the file. The
+columns of the table's key are in the file, too, in this form.
 
 The file is made for reads of single rows and for scans: row groups of a bounded size, a Bloom filter of the
 keys of each row group, statistics, and a checksum of each page for other readers. The *tail* is everything
@@ -42,13 +42,13 @@ RAW_VALUE: Final = "value"
 
 GROUP_ROWS: Final = 16384
 GROUP_BYTES: Final = 8 << 20
-"""Most rows of a row group, and about the most bytes: a read of one row decodes a column of one row group.
+"""Limits of a row group, in rows and about in bytes: a read of one row decodes a column of one row group.
 
 Groups of 16,384 rows are scanned about as fast as groups of a million (docs/decisions/0020).
 """
 
 FIRST_KEYS: Final = "percolator.first_keys"
-"""The entry of the footer with the first key of each row group: statistics leave out keys above 4 KiB."""
+"""The entry of the footer with the first key of each row group: Parquet's statistics lack keys over 4 KiB."""
 
 _FALSE_POSITIVES: Final = 0.01
 _TIMES: Final = "int64"
@@ -76,7 +76,7 @@ class RowSet:
     checksums: bytes
 
     def checksum_of(self, chunk: int) -> int:
-        """Return the CRC-32 of a column of a row group, by its number in the file."""
+        """Return the CRC-32 of one column of one row group; ``chunk`` is its number in the file."""
         return int.from_bytes(self.checksums[_CRC * chunk : _CRC * (chunk + 1)], "big")
 
 
@@ -171,7 +171,7 @@ def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) ->
     Raises:
         ConfigurationError: pyarrow is not installed.
         ValueError: the rows are not in order.
-        StoreUnavailable: as `Location.create`. No file of this call will be read.
+        StoreUnavailable: as `Location.create`. If this call has left a file, nobody will read it.
     """
     pa = pyarrow()
     from pyarrow import parquet
@@ -215,7 +215,7 @@ def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) ->
 
 
 def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
-    """Return the position and the size of a column of a row group, by its number in the file."""
+    """Return the position and size of one column of one row group; ``chunk`` is its number in the file."""
     group, column = divmod(chunk, metadata.num_columns)
     found = metadata.row_group(group).column(column)
     start = found.data_page_offset
@@ -227,7 +227,8 @@ def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
 def _options(schema: pa.Schema) -> dict[str, Any]:
     from pyarrow import parquet
 
-    # A dictionary is of no use for keys, which occur once, nor for numbers, and documents do not fit into it.
+    # No dictionary for keys, which occur once, for numbers, which do not gain by it, and for raw values,
+    # which may be too long for it.
     plain = [KEY, RAW_VALUE]
     texts = [one.name for one in schema if one.name not in plain and one.type in {"string", "binary"}]
     return {

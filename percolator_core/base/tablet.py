@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _GROUPS_AT_ONCE: Final = 8
-"""The most row groups that a step of a select reads: each has about `row_set.GROUP_BYTES` at most."""
+"""A step of a select reads at most this many row groups, each of about `row_set.GROUP_BYTES` at most."""
 
 _BYTES: Final = column_type("bytes")
 
@@ -82,8 +82,8 @@ class TabletBase:
     def versions(self, key: bytes, columns: Sequence[bytes]) -> list[Version | None]:
         """Return cells of a row with their timestamps. Raises as `row`.
 
-        The base does not know when the transactions began, so both timestamps are that of the commit. All
-        cells of a row of a typed table have the newest commit of the row.
+        The base does not know when the transactions began, so both timestamps are that of the commit. In a
+        typed table, all cells of a row have the timestamp of the row's newest commit.
         """
         row = self.row(key, columns)
         return [None if row is None else version_of(self.definition, row, column) for column in columns]
@@ -144,8 +144,9 @@ class TabletBase:
     def split(self, low: bytes, high: bytes | None, rows: int, *, reverse: bool = False) -> bytes | None:
         """Return a key that divides the range, so that the part before it has about ``rows`` rows.
 
-        With ``reverse``, the part from the key on has about ``rows`` rows. A part of large rows has fewer,
-        because row groups are limited by bytes. None if the range has no more than that. Raises as `row`.
+        With ``reverse``, the part from the key on has about ``rows`` rows. Large rows make this part smaller,
+        because row groups are limited by bytes. Return None if the whole range has fewer rows. Raises as
+        `row`.
         """
         firsts = sorted(
             (key, reader.entry.row_set.rows / len(reader.first_keys))
@@ -212,7 +213,7 @@ class TabletBase:
 
     @cached_property
     def _fields(self) -> dict[bytes, tuple[str, ColumnType]]:
-        """The name in the files and the type of each value column of a typed table, by its stored name."""
+        """For each value column of a typed table, by its stored name: its name in the files, and its type."""
         return {
             one.stored.encode(): (column_name(one), column_type(one.type))
             for one in self.definition.value_columns

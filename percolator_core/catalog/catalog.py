@@ -173,7 +173,8 @@ class Catalog:
         text = "" if definition is None else _encode(definition, version, pending, sweep, left)
         keys = store.keyspace
         change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
-        # The write is durable, because other clients rely on the entry. No client relies on a new table yet.
+        # The write is durable, because other clients rely on the entry; not for a new table, on which no
+        # client relies yet.
         (held,) = store.run_all([change], durably=not entry.is_new)
         self.expire()
         return _decode(held) if held else None

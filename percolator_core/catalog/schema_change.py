@@ -9,8 +9,8 @@ that began it has died:
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
    write by the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use this definition.
-5. *sweep*: data of dropped columns is removed. If the table has left a base, its rows move back into the
-   store, or its files to the new base.
+5. *sweep*: data of dropped columns is removed. If the table has left a base, the rows of this base are moved
+   into the store, or its files to the new base.
 
 If the change proves impossible, the old definition is published.
 
@@ -103,7 +103,7 @@ class SchemaChanges:
         self._drop(name)
 
     def _drop(self, name: str, before: float = math.inf) -> None:
-        """Drop a table if its version is less than ``before``: a new table has a later version."""
+        """Drop a table if its version is less than ``before``; a table that was created since is kept."""
         while True:
             entry = self._catalog.entry(name)
             if entry is None or (entry.is_there and entry.version >= before):

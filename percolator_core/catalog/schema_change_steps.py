@@ -23,7 +23,7 @@ from percolator_core.scripts.calls import Fencing
 from percolator_core.store import Store
 
 _ROWS_AT_ONCE: Final = 1000
-"""Rows of a tablet that one call drops, sweeps or reads, because a script blocks all other clients."""
+"""One call drops, sweeps or reads at most this many rows of a tablet, because it blocks all other clients."""
 
 
 class Oracle(Protocol):
@@ -52,7 +52,7 @@ class Client(Protocol):
         """Return the names of the active observers."""
 
     def observed_columns(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """Return the recorded observers of each column by table."""
+        """Return the recorded observers, by table and column."""
 
 
 class LockSettler(Protocol):
@@ -66,7 +66,7 @@ class BaseSettler(Protocol):
     """The part of `percolator_core.base.changes.BaseChanges` that a schema change uses."""
 
     def settle(self, entry: Entry) -> bool:
-        """Move all tablets to the definition's base, or into the store; False if the table was changed."""
+        """Move all tablets to the definition's base, or into the store; False if the definition changed."""
 
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes
@@ -96,21 +96,21 @@ class PendingChange:
 
     def fence(self) -> None:
         """Give all tablets the entry's version: from now on they refuse writes by the old definition."""
-        # A new table refuses older snapshots. A table that is being dropped refuses all existing snapshots. A
-        # repaired tablet may have lost its safe point.
+        # A new safe point for three reasons: a new table must refuse older snapshots, a dropped table all
+        # existing snapshots, and a repaired tablet may have lost its safe point.
         refuses = self._kind in ("create", "drop", "mend")
         least = self._client.oracle.timestamp() if refuses else 0
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
         # The chain's record is read after the entry was written: an activation that is not in the record yet
-        # finds the entry.
+        # lists the tables later, so it finds this one.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
 
     def settle(self) -> None:
         """Wait for the transactions that have locks from before the fence, or end them."""
-        # Locks from before the fence have older starts. If another client has already published the change,
-        # newer locks are possible.
+        # A new timestamp, because all locks from before the fence have older start timestamps. Newer locks,
+        # which exist if another client has already published the change, may stay.
         upto = self._client.oracle.timestamp()
         # If the change removes data, resolve all locks whose primary is in this table: without the primary
         # no client could later find out if they were committed.
@@ -136,10 +136,10 @@ class PendingChange:
         return split_range(self._store, self._bases, self._definition, bytes.fromhex(self._plan["value"]))
 
     def seed(self, new: TableDefinition) -> None:
-        """Give the added tablets the version and the meta hash of an old tablet, before any write to them.
+        """Give the added tablets the entry's version and an old tablet's meta hash, before any write to them.
 
-        A concurrent activation loses no registration: its writes from before the fence are copied. After the
-        fence an old tablet refuses its write, and the activation repeats.
+        Registrations of a concurrent activation are not lost: those from before the fence are copied, and
+        after the fence an old tablet refuses them, so that the activation starts again.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -175,9 +175,9 @@ class PendingChange:
 
     def sweep(self) -> None:
         """Remove the cells of dropped columns, then remove the columns from ``sweep`` of the entry."""
-        # First raise the safe point of all tablets above every snapshot that can read the columns; no
-        # published definition has them. The write is durable: a failover must not allow such a snapshot
-        # after a cell was removed.
+        # First raise the safe point of all tablets above every snapshot that can read the columns; later
+        # snapshots use a definition without them. The write is durable: a failover must not allow such a
+        # snapshot after a cell was removed.
         safe = self._client.oracle.timestamp()
         raise_safe_points(self._store, self._tags, safe, durably=True)
         columns = [name.encode() for name in self._entry.sweep]
@@ -192,7 +192,7 @@ class PendingChange:
     def settle_bases(self) -> None:
         """Move everything out of the bases that the table has left, then remove them from the entry.
 
-        Their files stay for a while, for readers that have found the tablets there.
+        The files of these bases stay for a while, because readers may still use them.
         """
         if self._bases.settle(self._entry):
             self._bases.abandon(self._entry.left)
@@ -207,13 +207,13 @@ class PendingChange:
         self, tags: Sequence[bytes], how: Fencing, least: int = 0, fields: Sequence[bytes] = ()
     ) -> None:
         """Give tablets the entry's version and at least the safe point ``least`` (`fence.lua`)."""
-        # The write is durable, because the next entry relies on the fence. A new table has no writers by
-        # another definition.
+        # The write is durable, because the next entry of the catalog relies on the fence. A new table does
+        # not need this: no client can write to it by an older definition.
         fences = [calls.fence(tag, self._entry.version, least, how, fields) for tag in tags]
         self._store.run_all(fences, durably=not self._entry.is_new)
 
     def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
-        """Return the recorded observers of the table's columns, joined by commas, by encoded column.
+        """For each encoded column of the table: return its recorded observers, joined by commas.
 
         With this record a new table is observed from its first write, even if it is created again while
         workers run.

@@ -120,16 +120,17 @@ def stands(standing: Sequence[bytes | None], at: int) -> bool:
     """Return True if a tablet and its base have everything that a snapshot at ``at`` may see.
 
     ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
-    dropped table. If the safe point is above the snapshot, versions that the snapshot sees may be collected.
+    dropped table. If the safe point is above the snapshot, versions that the snapshot sees may already have
+    been removed.
     """
     version, safe, _ = standing
     return version is not None and at >= int(safe or 0)
 
 
 def base_below(standing: Sequence[bytes | None], at: int) -> bytes | None:
-    """Return the reference of the base that may have what a tablet does not have.
+    """Return the reference of the base that may have cells that a tablet does not have.
 
-    b"" means that there is no base: a missing cell is an answer. None means that the tablet does not stand.
+    b"" means that there is no base, so a missing cell does not exist. None means that `stands` is False.
     """
     return (standing[2] or b"") if stands(standing, at) else None
 
@@ -213,7 +214,7 @@ class TableHandle:
         return self.columns[column].encoded
 
     def decode(self, encoded: bytes) -> str:
-        """Return the name of a column, or a name for messages of an internal column."""
+        """Return the name of a column; for an internal column, a name for messages."""
         if not self.is_typed:
             return decode_column(encoded)
         name = self.by_encoded.get(encoded)

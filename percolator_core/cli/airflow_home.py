@@ -105,7 +105,7 @@ def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-        # The watchers of assets start when the DAG file is read again; the default is 30 s.
+        # Watchers of assets start when the DAG file is read again, by default after 30 s.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
         CONNECTION: json.dumps(connection(url)),
         # Tasks find `airflow`, `percolator` and Spark's Python of this environment.

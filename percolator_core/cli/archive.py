@@ -64,7 +64,7 @@ def backup(
     *,
     store: StoreOptions,
 ) -> None:
-    """Write a backup of the namespace, as of now, while its clients work on.
+    """Write a backup of the namespace, as of now, while its clients continue to work.
 
     Tablets that have not changed since the last backup are not written again. Interrupt and repeat the
     command at any time.

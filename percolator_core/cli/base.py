@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from percolator_core.maintenance.locks import Part
 
 _PARTS: Final = 16
-"""The most parts of a table; the bar advances after each. Each part raises the safe points of all tablets."""
+"""A table has at most this many parts, because each raises the safe points of all tablets.
+
+The bar advances after each part.
+"""
 
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="[TABLE]…", help="Default: all tables with a base.")
 ]
 Rate = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="The most bytes written to files in a second, such as 50MB."),
+    typer.Option(metavar="SIZE", help="Write at most this many bytes to files in a second, such as 50MB."),
 ]
 Share = Annotated[
     float,

@@ -60,7 +60,7 @@ At = Annotated[
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
 
 Shown: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
-"""A row for JSON, and as lines of text."""
+"""A row as data for JSON, and as lines of text."""
 
 
 def tables(*, store: StoreOptions) -> None:

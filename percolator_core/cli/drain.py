@@ -46,7 +46,9 @@ Tasks = Annotated[
 ]
 Width = Annotated[
     int | None,
-    typer.Option(min=1, help="Concurrent runs, with --spark in each task. Default: 256, or 64 with --spark."),
+    typer.Option(
+        min=1, help="Concurrent runs; with --spark, in each task. Default: 256, or 64 with --spark."
+    ),
 ]
 Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this observer; may be repeated.")]
 

@@ -89,8 +89,8 @@ def load(
 ) -> None:
     """Load files into a table with Spark, and write only cells that differ.
 
-    In a typed table, each field is parsed as the type of the column with its name. A load may be repeated at
-    any time; unchanged cells are not written and wake no observer.
+    In a typed table, each field is parsed as the type of the column that has the field's name. A load may be
+    repeated at any time; unchanged cells are not written and wake no observer.
     """
     output = outputs.current()
     output.carry_on = "run the same load again; it writes only cells that are still missing"

@@ -101,8 +101,8 @@ class StoreOptions(NamedTuple):
 
         Raises:
             StoreUnavailable: the folder of an embedded store is missing; it is not created.
-            ConfigurationError: the store lacks the namespace, or ``namespace`` is None and the store has none
-                or several.
+            ConfigurationError: the store does not have the namespace; or ``namespace`` is None, and the store
+                does not have exactly one.
         """
         from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
         from percolator_core.database import connect

@@ -34,7 +34,7 @@ FailedRow = Annotated[
 ]
 
 _BATCH: Final = 500
-"""Cells that are discarded together."""
+"""This many cells are discarded together."""
 
 
 def failed(
@@ -70,7 +70,8 @@ def retry(
 ) -> None:
     """Take cells out of quarantine, so that they are observed again; their attempts count from 0.
 
-    A write to an observed cell of a row also takes that observer's cells of the row out of quarantine.
+    A write to an observed cell also takes cells of the same row out of quarantine, for the observers of the
+    written cell.
     """
     with _opened(store, path, observer, row) as asked:
         if asked.keys is None:

@@ -31,8 +31,8 @@ Conditions = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Only cells that meet it: a filter for their rows as in scan, such as \"language = 'en'\", or "
-        "'revision < 2', a comparison with the revision that ran last. May be repeated.",
+        help="Only cells that meet it: a filter for their rows as in scan, such as \"language = 'en'\"; or a "
+        "comparison of the revision that ran last, such as 'revision < 2'. May be repeated.",
     ),
 ]
 Outdated = Annotated[bool, typer.Option("--outdated", help="Only cells that an earlier revision processed.")]
@@ -133,8 +133,8 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
     """Show a bar, and add a note to an error.
 
-    An interruption ends the rerun between two batches: then each cell whose acknowledgement was deleted has
-    its mark.
+    An interruption takes effect between two batches, when each cell whose acknowledgement was deleted has its
+    mark.
     """
     total = _rows(db, observer) if output.errors.is_terminal else None
     with output.progress() as progress, stopping(lambda: None) as received:

@@ -26,7 +26,7 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process of this run, or of an earlier run; then ``process`` is None.
+    """A process of this run, or of an earlier one, for which ``process`` is None.
 
     ``born`` is the start time, "" if unknown. A later process with the same id has another start time.
     """

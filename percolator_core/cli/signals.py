@@ -18,7 +18,7 @@ class Received:
 
 @contextmanager
 def handling(handlers: Mapping[int, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
-    """Set handlers by signal number during the block."""
+    """Set these handlers, one for each signal number, during the block."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

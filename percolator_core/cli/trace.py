@@ -1,4 +1,4 @@
-"""``trace``: the observer runs that changes of a row caused."""
+"""``trace``: the runs of observers that changes to a row caused."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def trace(
     change: Annotated[
         str,
         typer.Option(
-            "--change", metavar="latest|all|TIMESTAMP", help="The changes of each column to follow."
+            "--change", metavar="latest|all|TIMESTAMP", help="Which changes of each column to follow."
         ),
     ] = "latest",
     depth: Annotated[int, typer.Option(min=1, help="Follow chains of at most this many runs.")] = 20,
     store: StoreOptions,
 ) -> None:
-    """Show every observer run that changes of a row caused, with times."""
+    """Show every run of an observer that changes to a row caused, with times."""
     from percolator_core.admin.trace import trace as read_trace
     from percolator_core.admin.trace.text import missing_parts, summary
 

@@ -47,7 +47,8 @@ def up(
     with_workers: Annotated[
         bool,
         typer.Option(
-            "--worker/--no-worker", help="Run a worker for each chain, or let Airflow's DAGs do it."
+            "--worker/--no-worker",
+            help="Run a worker for each chain, or let Airflow's DAGs run the observers.",
         ),
     ] = True,
     port: Annotated[
@@ -111,7 +112,7 @@ class _Up:
         self.began = time.monotonic()
         for folder in (self.project / ".percolator", self.folder, self.home):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A closed terminal stops it like Ctrl-C, unless the caller ignores SIGHUP (nohup).
+        # Closing the terminal stops the command as Ctrl-C does, unless the caller ignores SIGHUP (nohup).
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         others = () if ignored else (signal.SIGHUP,)
         with _alone(self.project, self.folder), stopping(lambda: None, *others) as self.received:
@@ -320,7 +321,7 @@ def _alone(project: Path, folder: Path) -> Iterator[None]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # The server sets this option, too; then closed connections do not block the port.
+        # With this option, which the server sets, too, closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((airflow_home.LOOPBACK, port))

@@ -83,7 +83,8 @@ Strategy = Annotated[
 Rolling = Annotated[
     bool,
     typer.Option(
-        "--rolling", help="Start even while workers of another version of the chain run, and replace it."
+        "--rolling",
+        help="Start even while workers of another version of the chain run, and replace that version.",
     ),
 ]
 Cpus = Annotated[

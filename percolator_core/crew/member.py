@@ -41,7 +41,7 @@ from percolator_core.worker import Worker
 from percolator_core.worker.runs import RunTimes
 
 _BEAT: Final = 0.25
-"""Seconds between two reports of the counts. A killed process loses its counts after the last report."""
+"""Seconds between two reports of the counts. If a process is killed, its last counts are lost."""
 
 _PARENT_LOOK: Final = 1.0
 """Seconds between two checks that the parent lives. Usually the pipe closes as soon as the parent dies."""
@@ -55,7 +55,8 @@ log = Log("percolator.worker")
 class Reports:
     """The reports to the parent, written in order by a thread.
 
-    So an observer that logs never waits for the parent, and a timeout never interrupts a line.
+    So an observer that logs never waits for the parent, and the timeout of a run never interrupts the writing
+    of a line.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -70,14 +71,14 @@ class Reports:
     def up(self, worker: Worker, times: RunTimes, name: str) -> None:
         """Report the start of the worker, and from now on its counts and the times of its runs.
 
-        ``name`` is the name of the worker's client in locks.
+        ``name`` is the owner name in the worker's locks.
         """
         self._times, self._began = times, time.monotonic()
         self._worker = worker
         self._lines.put(report("up", name))
 
     def log(self, _: Any, __: str, event: Any) -> Any:
-        """Report a log line: the last processor of structlog."""
+        """Report a log line; structlog calls this as its last processor."""
         self._lines.put(report("log", dict(event)))
         raise structlog.DropEvent
 
@@ -133,7 +134,7 @@ class Member:
         self._breaking_off = False
 
     def work(self, orders: Orders) -> None:
-        """Run the observers until `stop` is called. Raise an error that ends them earlier."""
+        """Run the observers until `stop` is called. If an error ends them earlier, raise it."""
         chain = Chain.load(orders.chain)
         times = RunTimes(chain.observers, logged=orders.log_level == "debug")
         with connect(orders.url, orders.namespace) as db:
@@ -154,7 +155,7 @@ class Member:
     def stop(self) -> None:
         """Make `work` return when the current runs have ended or, after the grace period, are given back.
 
-        For any thread and for signal handlers.
+        Any thread and any signal handler may call it.
         """
         self._stopping = True
         if self._worker is not None:
@@ -169,13 +170,14 @@ class Member:
             raise KeyboardInterrupt
 
     def obey(self, words: int, given: list[bytes], lines: LineCutter, parent: int) -> None:
-        """Execute the words of the parent as long as it lives. Runs in a thread."""
+        """Execute the commands in the pipe ``words`` as long as the parent lives. Runs in a thread."""
         while True:
             for word in given:
                 self._do(word)
             readable, _, _ = select.select([words], [], [], _PARENT_LOOK)
             received = os.read(words, 4096) if readable else b""
-            # A process that was forked from the parent may keep the pipe open.
+            # Another process that was forked from the parent may keep the pipe open, so the parent's id is
+            # checked, too.
             if not received and (readable or os.getppid() != parent):
                 _print_nowhere()
                 self.stop()
@@ -218,7 +220,7 @@ def _serve(orders: Orders, reports: Reports, words: int, given: list[bytes], lin
     member = Member(reports)
     for number in BLOCKED:
         signal.signal(number, member.take_signal)
-    # The parent started this process with these signals blocked, until the handlers are set.
+    # The parent started this process with these signals blocked; now they have handlers.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     arguments = (words, given, lines, orders.parent)
     threading.Thread(target=member.obey, args=arguments, name="percolator-orders", daemon=True).start()
@@ -240,9 +242,9 @@ def _work(member: Member, orders: Orders, reports: Reports) -> int:
 
 
 def _take_pipes() -> tuple[int, int]:
-    """Return new descriptors for words and reports, which observers cannot read or write.
+    """Move the pipes of commands and reports away from stdin and stdout; return their descriptors.
 
-    The stdout and stderr of observers go to the pipe of stderr.
+    Then observers do not use these pipes by accident: their stdout and stderr go to the pipe of stderr.
     """
     words, reports = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """The messages between a parent and its worker processes: lines over private pipes.
 
-The parent writes the `Orders` as one line of JSON, then words such as `STOP`. A process writes reports. Each
-report is a JSON object with one member::
+The parent writes the `Orders` as one line of JSON, then commands such as `STOP`, each a line of one word. A
+process writes reports. Each report is a JSON object with one member::
 
     {"up": NAME}                             chain and store are ready; the process's name in locks
     {"log": {"event": …, "level": …, …}}     a line for the parent's log
@@ -39,7 +39,7 @@ BLOCKED: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that a process blocks until it has set handlers for them."""
 
 _LONGEST_LINE: Final = 1 << 20
-"""Bytes of an unfinished line that are kept."""
+"""An unfinished line of more bytes is taken as a whole line."""
 
 _BYTES: Final = "base64 of bytes"
 
@@ -64,7 +64,7 @@ class Orders:
     dead: tuple[str, ...] = ()
 
     def to_line(self) -> bytes:
-        """Return the orders as one line, with its end."""
+        """Return the orders as one line, with a line end."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -98,7 +98,7 @@ class LineCutter:
 def report(kind: str, content: Any) -> bytes:
     """Return a report as one line.
 
-    Bytes stay bytes in `read_report`; any other value that JSON lacks is replaced by its `repr`.
+    `read_report` returns bytes as bytes; any other value that JSON does not have is replaced by its `repr`.
     """
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 

@@ -78,11 +78,12 @@ class _Pipe:
 
 
 class Process:
-    """A worker process, which the constructor starts. The data of ``selector`` are the readers of its pipes.
+    """A worker process, which the constructor starts.
 
-    ``up`` is True after the worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
-    ``begun`` (True if the loop runs) are from the last report. ``error`` is the error that the process
-    reported at its end. ``killed`` is True if the parent killed the process.
+    In ``selector``, the data of each pipe is the method that reads the pipe. ``up`` is True after the worker
+    has begun; then ``name`` is its name in locks. ``counts``, ``times`` and ``begun`` (True if the loop runs)
+    are from the last report. ``error`` is the error that the process reported at its end. ``killed`` is True
+    if the parent killed the process.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
@@ -98,7 +99,7 @@ class Process:
         self.killed = False
         pipe = subprocess.PIPE
         with _signals_blocked():
-            # The pipes are unbuffered, so that a word is sent at once. The process is a new interpreter,
+            # The pipes are unbuffered, so that a command is sent at once. The process is a new interpreter,
             # because threads and greenlets of this one would not survive a fork.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
@@ -115,7 +116,7 @@ class Process:
         self._write(orders.to_line())
 
     def send(self, word: bytes) -> None:
-        """Send a word; without effect if the process has ended."""
+        """Send a command, such as `STOP`; without effect if the process has ended."""
         self._write(word + b"\n")
 
     def stalled(self) -> float:
@@ -184,7 +185,7 @@ class Process:
             self.error = read_error(content)
 
     def _take_printed(self, line: bytes) -> None:
-        # The text becomes a log line, because a log in JSON must have nothing else.
+        # The text becomes a log line, because a log in JSON must contain only JSON.
         log.info("printed", text=line.decode(errors="backslashreplace").rstrip("\r"), process=self.pid)
 
 

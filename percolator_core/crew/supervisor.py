@@ -27,10 +27,10 @@ from percolator_core.worker.plan import WorkerSettings
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
-"""Most seconds until a dead process is replaced. The pause doubles each time, up to this limit."""
+"""The first and the longest pause (s) before a dead process is replaced; the pause doubles each time."""
 
 LIVED: Final = 10.0
-"""Seconds of work after which the start of a process has succeeded: the next pause is the shortest again."""
+"""If a process has worked for this many seconds, it is replaced after the shortest pause again."""
 
 STARTS: Final = 4
 """The crew gives up after this many failed starts in a row."""
@@ -42,7 +42,7 @@ BREAK_OFF_GRACE: Final = 5.0
 """Seconds that a process gets after `BREAK_OFF`."""
 
 _REMEMBERED: Final = 64
-"""Most names of ended processes that a new process gets. The new process resolves their locks at once."""
+"""A new process gets the names of at most this many ended processes, and resolves their locks at once."""
 
 _TICK: Final = 0.1
 """Seconds between two turns while no pipe has data."""
@@ -195,7 +195,7 @@ class Crew:
     def stop(self) -> None:
         """Make `run` return when the current runs have ended or, after the grace period, are given back.
 
-        For any thread and for signal handlers.
+        Any thread and any signal handler may call it.
         """
         self._stopping.set()
 

@@ -18,8 +18,8 @@ FIRST_REVISION: Final = 1
 
 MOST_TRACED: Final = 1000
 TRACED_BYTES: Final = 1 << 20
-"""Most cells of one run that an acknowledgement names, and most bytes of their names. Further cells are only
-counted."""
+"""An acknowledgement names at most this many cells of a run, with this many bytes of names. It only counts
+the others."""
 
 _HEAD: Final = struct.Struct(">BII")
 _CELL: Final = struct.Struct(">BHII")

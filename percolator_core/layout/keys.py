@@ -42,7 +42,7 @@ the last part of its key.
     {ns}folders              hash   location and folder of a base that no table has any more -> the time from
                                     which its files may be removed, in µs
     {ns}client:<id>          string a client's liveness token; it expires
-    {ns}client:<id>.over     string set once the load of this driver has ended; it expires
+    {ns}client:<id>.over     string set when the load of this driver has ended; it expires
 """
 
 from __future__ import annotations

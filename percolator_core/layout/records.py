@@ -22,10 +22,10 @@ MAX_TIMESTAMP: Final = 2**53 - 1
 """Newest timestamp, in microseconds: a Lua number holds integers below 2**53 exactly."""
 
 MAX_TABLETS: Final = 4096
-"""Most tablets of a table."""
+"""A table has at most this many tablets."""
 
 MAX_VALUE: Final = 128 << 20
-"""Largest value, in bytes. To send twice as many takes nearly as long as a reply may take."""
+"""Largest value, in bytes. Sending twice as many takes nearly the whole time that a reply may take."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
@@ -85,7 +85,7 @@ class Version(NamedTuple):
 
 VERSION_MARK: Final = b"c"
 LOCK_MARK: Final = b"l"
-"""First byte of a cell's two fields in its row's hash (`_layout.lua`)."""
+"""The first bytes of the two fields that a cell has in its row's hash (`_layout.lua`)."""
 
 
 Write: TypeAlias = tuple[int, bytes]
@@ -129,7 +129,7 @@ def value_of(version: bytes | None) -> bytes | None:
 
 
 def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
-    """Return True if a cell's newest version and lock settle the read of a snapshot (paper, figure 6).
+    """Return True if a cell's newest version and lock determine what a snapshot reads (paper, figure 6).
 
     ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's
     standing, read after the cell, shows that no version was dropped or collected (`TableHandle.standings`). A

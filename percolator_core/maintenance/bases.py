@@ -37,10 +37,10 @@ from percolator_core.scripts.replies import Weighed
 from percolator_core.transaction.client import Client
 
 LEASE: Final = 30.0
-"""Seconds after which the lease of a maintainer ends, if it has died."""
+"""The lease of a maintainer that has died ends after this many seconds."""
 
 SHORTEST_KEEP: Final = 10.0
-"""Seconds for which `BaseRule.memory` does not move a changed row: no younger transaction is refused."""
+"""`BaseRule.memory` moves no row changed in these last seconds, so that no younger transaction is refused."""
 
 _AT_ONCE: Final = 100
 """Tablets in one request."""
@@ -80,9 +80,9 @@ class TableBase:
 
     ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells, and
     ``rows_in_base`` the rows in the base, or the cells of a raw table. ``bytes`` is the size of the row sets.
-    ``height`` is the most row sets that a read of one key may look at. ``deltas`` estimates the number of
-    rows that are in the base and have newer cells in the store. Everything in the base was committed at or
-    before ``base_timestamp`` (microseconds), which is 0 before the first flush.
+    ``height`` is the largest number of row sets that a read of one key may look at. ``deltas`` estimates the
+    number of rows that are in the base and have newer cells in the store. Everything in the base was
+    committed at or before ``base_timestamp`` (microseconds), which is 0 before the first flush.
     """
 
     location: str
@@ -101,9 +101,9 @@ class _LeaseLost(Exception):
 class BaseMaintainer:
     """Maintains the bases of one namespace.
 
-    ``rate`` is the most bytes written to files in a second; None is no limit. ``share`` is the part of the
-    time in which the store works for the maintainer. Replaced files stay for ``grace`` seconds, and longer
-    while an older snapshot is pinned.
+    ``rate`` is the maximum number of bytes written to files in a second; None is no limit. ``share`` is the
+    part of the time in which the store works for the maintainer. Replaced files stay for ``grace`` seconds,
+    and longer while an older snapshot is pinned.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class BaseMaintainer:
         return TableCompacted(size, files, time.monotonic() - begun)
 
     def figures(self, table: str, *, deltas: bool = True) -> TableBase | None:
-        """Return the figures of a table's base, None without one. Raises as `Database.base`.
+        """Return the figures of a table's base, or None if it has none. Raises as `Database.base`.
 
         Without ``deltas`` no row is read, and `TableBase.deltas` is 0.
         """
@@ -204,7 +204,7 @@ class BaseMaintainer:
         )
 
     def _begin(self, table: str, part: Part | None) -> tuple[TableHandle, BaseRule | None, list[int]]:
-        """Finish earlier changes of the table's base; return the table, its base, and numbers of tablets."""
+        """Finish earlier changes of the table's base; return the table, its base, and the part's tablets."""
         self._changes.remove_abandoned(self._oldest_pin())
         had_left = self._schema_changes.settle_bases(table)
         self._client.catalog.look()
@@ -323,7 +323,7 @@ class BaseMaintainer:
 
 
 def _cold_before(rule: BaseRule, memory: int | None, weights: Sequence[Weighed], now: int) -> int:
-    """Return the timestamp such that rows are cold if they were not changed after it; 0 if no row is cold."""
+    """Return a timestamp: rows that were not changed after it are cold. Return 0 if no row is cold."""
     cold = 0 if rule.cold_after is None else now - rule.cold_after
     if memory is None:
         return cold
@@ -335,7 +335,7 @@ def _cold_before(rule: BaseRule, memory: int | None, weights: Sequence[Weighed],
     total = sum(size for _, size in rows)
     if total <= memory:
         return cold
-    # The youngest rows stay as long as they fit; the next older one is the youngest that moves.
+    # The youngest rows that fit stay; the next older row is the youngest that moves.
     kept = accumulate(reversed([size for _, size in rows]))
     count = sum(size <= memory * _ENOUGH for size in kept)
     return max(cold, min(rows[len(rows) - count - 1][0], now - int(SHORTEST_KEEP * 1e6)))

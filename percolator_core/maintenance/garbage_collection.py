@@ -15,7 +15,7 @@ from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 
 _ROWS_PER_STEP: Final = 200
-"""Rows of a tablet that one call collects, because a script blocks all other clients."""
+"""One call collects at most this many rows of a tablet, because a script blocks all other clients."""
 
 _PINS_AT_ONCE: Final = 1000
 
@@ -69,7 +69,7 @@ class GarbageCollector:
         return Collected(settled.furthest, versions, rows, settled.locks)
 
     def settle(self, keep: float) -> Settled:
-        """Raise the safe points to ``keep`` seconds ago, below pinned snapshots, and resolve older locks.
+        """Raise the safe points to ``keep`` seconds ago, but below each pinned snapshot; resolve older locks.
 
         Raises LockTimeout if an older transaction is still committing.
         """
@@ -78,8 +78,8 @@ class GarbageCollector:
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
         # The order matters: first prevent new locks at or below the safe point, then resolve old locks, then
         # remove versions. The first two steps concern all tablets, even for a part: a primary's versions
-        # decide about the locks of its transaction, and these locks may be in any tablet. No part
-        # relies on the collection of another part, whose client may have died or not begun.
+        # decide about the locks of its transaction, and these locks may be in any tablet. So no part depends
+        # on the client of another part, which may have died or not begun.
         tags = [tag for _, tag in client.catalog.tablets()]
         furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
         # Another collection may have raised the safe point of some tablets further. That collection resolves

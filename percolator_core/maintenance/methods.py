@@ -68,8 +68,8 @@ class Maintenance:
         on. The safe point stays below pinned snapshots.
 
         ``tablets`` are the tablets to drop versions from, each as a table's name and a number from 0; None
-        means all tablets. Every call raises the safe point and resolves old locks in all tablets. So
-        calls for different tablets may run at the same time and in any order, and none needs another one.
+        means all tablets. Every call raises the safe point and resolves old locks in all tablets. So calls
+        for different tablets may run at the same time and in any order, and no call depends on another.
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
@@ -94,15 +94,15 @@ class Maintenance:
 
         Clients may use the table during the call. After a crash, call again. If the table has a base at
         another location, its files are copied; `flush` removes the old ones an hour later, because readers
-        may still use them. If ``location`` is None, the rows move back into the store, which needs the
-        memory. Then snapshots taken before the call are refused, as after `drop_column`.
+        may still use them. If ``location`` is None, the rows move back into the store, which must have the
+        memory for them. Then snapshots taken before the call are refused, as after `drop_column`.
 
         Args:
             table: a typed or raw table, or an index.
             location: a folder or bucket: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of
                 ``pyarrow.fs``. Every client must reach it. A relative path is below the current directory.
-            cold_after: a `flush` moves the rows that were not changed for this time; zero or more. None moves
-                no rows by their age.
+            cold_after: a `flush` moves the rows that were not changed for this time; zero or more. If it is
+                None, no row is moved because of its age.
             memory: if the table has more bytes than this in the store, a `flush` moves the rows that were
                 changed longest ago; 1 or more. None is no limit.
 
@@ -153,7 +153,7 @@ class Maintenance:
             table: a table with a base.
             everything: move all rows that may move. Running transactions are refused and must run again.
             tablets: the tablets to flush, each as a table's name and a number from 0; None means all tablets.
-            rate: the most bytes written to files in a second, above 0; None is no limit.
+            rate: the maximum number of bytes written to files in a second, above 0; None is no limit.
             share: the part of the time, above 0 and at most 1, in which the store works for this call.
 
         Raises:

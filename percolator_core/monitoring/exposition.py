@@ -46,11 +46,11 @@ COUNTERS: Final[dict[str, tuple[str, str]]] = {
 BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
     "percolator_backlog_cells": ("Dirty cells, also those of runs under way.", lambda one: one.backlog),
     "percolator_waiting_cells": (
-        "Dirty cells of runs under way, or that wait for a retry.",
+        "Dirty cells that a run is processing, or that wait for a retry.",
         lambda one: one.waiting,
     ),
     "percolator_oldest_cell_age_seconds": (
-        "Seconds for which the oldest cell could have been claimed; 0 if none can be.",
+        "Seconds for which the oldest due cell has been due; 0 if no cell is due.",
         lambda one: one.oldest or 0.0,
     ),
     "percolator_quarantine_cells": ("Cells in quarantine now.", lambda one: one.failed),
@@ -58,7 +58,7 @@ BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
 }
 TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "percolator_table_rows": (
-        "Rows in the store, also deleted ones before garbage collection. Not those that only the base has.",
+        "Rows in the store, also deleted ones that are not collected yet; not rows that only the base has.",
         lambda one: one.rows,
     ),
     "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),
@@ -68,7 +68,10 @@ BASES: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
     "percolator_base_up": ("1 if the manifests of the base can be read.", lambda one: not one.error),
     "percolator_base_rows": ("Rows of a typed table in its base; cells of a raw one.", lambda one: one.rows),
     "percolator_base_bytes": ("Size of the row sets of the base.", lambda one: one.bytes),
-    "percolator_base_height": ("Most row sets in which one key is searched.", lambda one: one.height),
+    "percolator_base_height": (
+        "The largest number of row sets in which one key is searched.",
+        lambda one: one.height,
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from percolator_core.observers import Chain
 SLACK: Final = 30.0
 """Seconds that a turn of the loop may take, in addition to the longest run that blocks the loop.
 
-A turn takes this long while the loop repeats a request to a store that does not answer.
+A turn can take this long while the loop repeats a request to a store that does not answer.
 """
 
 

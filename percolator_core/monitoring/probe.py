@@ -66,7 +66,7 @@ class Probe:
             return self._result
 
     def close(self) -> None:
-        """Close the connection, if there is one. The current read fails."""
+        """Close the connection, if there is one. A read in progress then fails."""
         self._closed = True
         locked = self._lock.acquire(timeout=_CLOSE_WAIT)
         try:

@@ -27,13 +27,13 @@ LOCAL: Final = "127.0.0.1"
 """The default host."""
 
 AT_A_TIME: Final = 8
-"""Requests that are answered at a time; more requests are refused."""
+"""The number of requests that are answered at the same time; further requests are refused."""
 
 REQUEST_TIME: Final = 5.0
 """Seconds that a client may take for each part of its request."""
 
 _TICK: Final = 0.1
-"""Seconds between two checks for the end of the server."""
+"""Seconds between two checks if the server has to stop."""
 
 log = Log("percolator.worker")
 
@@ -185,7 +185,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Bind without a query to the name service for the name of this machine."""
+        """Bind, but do not ask the name service for the name of this machine."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -19,8 +19,9 @@ class Subject:
         namespace: the namespace of its tables.
         counts: its runs so far; the numbers never decrease.
         begun: True after the start.
-        stalled: seconds since the last turn of the loop, in a crew of the slowest process; normally near 0.
-        stopping: True after a request to end.
+        stalled: seconds since the last iteration of the worker's loop, normally near 0; for a crew, the
+        greatest number of its processes.
+        stopping: True after a request to stop.
         processes: number of running processes.
         replaced: number of processes that ended and were replaced.
         times: durations of the runs, by observer; empty if they are not measured.

@@ -50,7 +50,7 @@ def show_bytes(data: bytes, longest: int | None = None) -> str:
 
 
 def show_value(data: bytes, longest: int | None = None) -> str:
-    """Return a value for display, as `show_bytes` does; text that is not cut may have several lines."""
+    """Return a value for display, as `show_bytes` does; without ``longest``, text keeps its line breaks."""
     if longest is None:
         try:
             text = data.decode()

@@ -33,11 +33,12 @@ def show_time(timestamp: float, to: Literal["milliseconds", "microseconds"] = "m
 
 
 def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
-    """Parse a time; return None for empty text. Raises NotationError for other text, or without a zone."""
+    """Parse a time; return None for empty text. Raises NotationError for other text or a missing zone."""
     if text is None or not text.strip():
         return None
     if text.isascii() and text.isdecimal():
-        # 2**53 has 16 digits. Python parses a very long integer slowly, or refuses it.
+        # 2**53 has 16 digits. Longer text is not parsed, because Python is slow for very long integers, or
+        # refuses them.
         if len(text) <= 16 and 0 < int(text) < 2**53:
             return int(text)
         raise NotationError(f"{option} {text[:40]}: microseconds since 1970 are 1 to 2**53 - 1")

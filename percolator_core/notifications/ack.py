@@ -31,8 +31,8 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         # A rerun deletes the acknowledgement: the newest version has no value.
         if done is not None and done.value is not None and observed.commit_ts <= done.start_ts:
             return None
-        # A cell moves to the base without its acknowledgement, after it was observed. A transaction that was
-        # rolled back may leave a mark on it.
+        # A cell moves to the base after it was processed, and its acknowledgement is removed. So a mark on a
+        # cell of the base is no change: a transaction that was rolled back left it.
         if done is None and observed.is_of_base:
             return None
         timestamp = observed.commit_ts

@@ -82,7 +82,7 @@ def activate(
 
 
 class _Overtaken(Exception):
-    """This activation took too long, and another one has begun. Repeat it, beginning at the live workers."""
+    """This activation took too long, and another one has begun. Start again from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,15 @@ def _activate(
             "start this worker as a rolling one, or use another namespace"
         )
     before = active(db.client)
-    # A chain that was not allowed may have lost marks: its worker is about to be refused, or was suspended.
+    # A chain that is not allowed is dropped here. Writers may have set no marks for it, so its worker must
+    # not continue: the worker is about to be refused, or was suspended.
     others = [other for other in others if before.allows(other)]
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    # If this activation stops halfway, a suspended worker may resume. The worker may continue only if its
-    # chain lost no marks: the chain is in `others`, or is the new chain and was allowed before.
+    # If this activation stops halfway, a suspended worker may wake up. It must not continue unless writers
+    # have always set marks for its chain: the chain is in `others`, or is the new chain and was allowed
+    # before.
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. The creation of a table writes the catalog entry first,
@@ -169,7 +171,7 @@ def _register_in_tablets(
 ) -> set[tuple[str, bytes]]:
     """Register observers in the tablets of all tables.
 
-    Return each table with a tablet that refused the table's version, with the version in the catalog. Raises
+    Return the name and catalog version of each table for which a tablet refused that version. Raises
     _Overtaken.
     """
     store = db.store

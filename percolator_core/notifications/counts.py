@@ -2,8 +2,8 @@
 
 Each worker reports its new counts with its registration, every second or two, and at its end. The counts are
 approximate, and only people and schedulers read them. A request that is repeated after a lost reply counts
-twice. Counts of the last second or two of a killed worker are missing. So are runs in threads for which a
-stopped worker did not wait.
+twice. Counts of the last second or two of a killed worker are missing. Runs in threads are missing, too, if a
+stopped worker did not wait for them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Tally:
             name: RunCounts(one.ran, one.failed, one.quarantined, one.conflicts)
             for name, one in self._counts.items()
         }
-        # Set this before the request: a task that is cancelled while it waits has sent the request.
+        # Set this before the request. If the task is cancelled while it waits for the reply, the request was
+        # sent, and the next report must not repeat these counts.
         self._reported = now
         try:
             self._store.call(command, *_increments(self._store.keyspace.counts, before, now))

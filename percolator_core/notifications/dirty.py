@@ -35,7 +35,10 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews the leases of runs that take longer."""
 
 _LOOKED_AT: Final = 1024
-"""About how many pairs of tablet and observer one claim examines: its script blocks all other clients."""
+"""One call of the claim script examines about this many pairs of tablet and observer.
+
+The script blocks all other clients.
+"""
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 """Observer, tablet, row and column."""
@@ -86,7 +89,8 @@ def horizon(longest_delay: float) -> int:
 
     If a mark is further in the future, the server's clock was set back after the mark was set: it is due.
     """
-    # A lease is renewed from the time of the request. The server may have granted the lease much later.
+    # A renewal extends a lease by the time since the request for it. If the server granted the lease much
+    # later, the new deadline is more than `LEASE` in the future. So twice `LEASE` is allowed.
     return int((2 * longest_delay + 2 * LEASE) * 1000)
 
 
@@ -172,10 +176,10 @@ class DirtyIndex:
         """Lease up to ``most`` cells. Return the leases, and the seconds until the next cell is due, or None.
 
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
-        parts go to other tablets and observers, oldest marks first. ``limits`` has the greatest number of
-        cells by observer, 0 for an observer without an entry. A mark of an observer in ``waits`` is due so
-        many seconds later. Tablets with numbers in ``own`` come first; other tablets are examined only if no
-        cell is due in the own tablets.
+        parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
+        cells by observer, 0 for an observer without an entry. ``waits`` has seconds by observer: the
+        observer's marks become due that much later. Tablets with numbers in ``own`` come first; other tablets
+        are examined only if no cell is due in the own tablets.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -245,7 +249,7 @@ class DirtyIndex:
             self._client.store.run_all([calls.renew(tag, some) for tag, some in by_tag.items()])
 
     def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Call[bool]:
-        """Return the call that removes the mark, if the run that began at ``start_ts`` saw all changes."""
+        """Return the call that removes the mark unless the run from ``start_ts`` on missed a change."""
         return calls.clear(lease.tag, *_settling(lease, mode, start_ts))
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:

@@ -97,8 +97,8 @@ class Chain:
         Raises:
             ConfigurationError: workers with another digest are alive and ``rolling`` is false
                 (`percolator_core.notifications.activation`), a table exists with another definition, or the
-                chain has typed tables but was loaded with ``import_functions=False``; and as
-                `Database.set_base`.
+                chain has typed tables but was loaded with ``import_functions=False``; or a base is refused,
+                as by `Database.set_base`.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(
@@ -133,6 +133,6 @@ def give_base(db: Database, table: str, base: BaseDeclaration, folder: Path) -> 
 
 
 def digest_of(observers: Iterable[Observer]) -> str:
-    """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns, in any order."""
+    """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns in sorted order."""
     active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in observers)
     return hashlib.sha256(json.dumps(active, separators=(",", ":")).encode()).hexdigest()

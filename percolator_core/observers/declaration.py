@@ -108,7 +108,7 @@ def _modules(value: object) -> list[Any]:
 
 
 def _some_tables(tables: dict[str, TableDeclaration], info: ValidationInfo) -> dict[str, TableDeclaration]:
-    # If the schemas are invalid, the data does not have them, and only that problem is reported.
+    # If the schemas are invalid, `info.data` has no key "schemas". Then only that problem is reported.
     if not tables and info.data.get("schemas") == ():
         raise PydanticKnownError(
             "too_short", {"field_type": "Dictionary", "min_length": 1, "actual_length": 0}
@@ -200,17 +200,18 @@ class BaseDeclaration(Declaration):
         "A relative path starts from the chain's folder."
     )
     cold_after: OptionalLength = Field(
-        None, description="Rows that were not changed for this time move to the base. Default: none by age."
+        None,
+        description="Rows that were not changed for this time move to the base. Default: no limit of age.",
     )
     memory: OptionalSize = Field(
         None,
-        description="The most memory of the table in the store, such as 200MB. Above it, the rows that were "
-        "changed longest ago move to the base. Default: no limit.",
+        description="The table may use this much memory in the store, such as 200MB. Above it, the rows that "
+        "were changed longest ago move to the base. Default: no limit.",
     )
 
 
 class TableDeclaration(Declaration):
-    """A raw table of byte cells, or the base of a typed table: an entry with the key 'base' only."""
+    """A raw table of byte cells; or, in an entry with only the key 'base', the base of a typed table."""
 
     tablets: StrictInt = Field(
         16, ge=1, le=MAX_TABLETS, description="The number of tablets. It cannot be changed later."
@@ -237,7 +238,8 @@ class ChainDeclaration(Declaration):
     chain: Name = Field(description="The chain's name, and the default namespace in the store.")
     schemas: Modules = Field(
         (),
-        description="The module with the models of the typed tables, such as schemas.webindex, or a list.",
+        description="The module with the models of the typed tables, such as schemas.webindex, or a list of "
+        "modules.",
     )
     tables: Annotated[dict[TableName, TableDeclaration], AfterValidator(_some_tables)] = Field(
         default_factory=dict,
@@ -256,7 +258,9 @@ class ChainDeclaration(Declaration):
 class RetryDeclaration(Declaration):
     """The retries after a failure: each wait is longer; after the last one the cell goes to quarantine."""
 
-    attempts: StrictInt = Field(8, ge=1, le=100, description="Runs of one cell before it goes to quarantine.")
+    attempts: StrictInt = Field(
+        8, ge=1, le=100, description="After this many failed runs the cell goes to quarantine."
+    )
     backoff: Duration = Field(
         0.05, json_schema_extra={"default": "50ms"}, description="The wait after the first failure."
     )
@@ -298,8 +302,9 @@ class ObserverDeclaration(Declaration):
     )
     settle: OptionalDuration = Field(
         None,
-        description="The longest time that a change waits while observers run that lead to this one, so that "
-        "one run takes many changes together. Default: 1s if the observer is weak, no wait if it is strong.",
+        description="While observers that lead to this one run, a change waits, but at most for this time, "
+        "so that one run takes many changes together. Default: 1s if the observer is weak, no wait if it is "
+        "strong.",
     )
     feedback: StrictBool = Field(False, description="The observer closes a loop of the chain on purpose.")
     executor: Literal["hub", "threads", "processes"] = Field(

@@ -65,7 +65,7 @@ def validate(model: type[AnyDeclaration], file: YamlFile, problems: Problems) ->
             found.append((file.find(location)[0] or 0, location, _explain(model, file, location, detail)))
         misspelt = {(*location[:-1], name) for _, location, what in found for name in _MEANT.findall(what)}
         for _, location, what in sorted(found, key=lambda one: one[0]):
-            # Do not report a misspelt key as missing, too.
+            # A misspelt key is reported as unknown; do not report the intended key as missing, too.
             if location not in misspelt or not what.startswith(_MISSING):
                 problems.add(file.problem(location, what))
         return None

@@ -1,7 +1,7 @@
 """Import an observer's function by its name, ``module:function``.
 
-Modules are searched in the current directory first, as many Python command-line tools do. A project runs from
-its top folder.
+Modules are searched in the current directory first, as many Python command-line tools do. So a project has to
+run from its top folder.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _check(name: str, function: object) -> None:
         raise ValueError(f"{quoted(name)} is a class; name a function, 'def process(t, cell)'")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(
-            f"{quoted(name)} is asynchronous; observers are plain functions, write 'def' for 'async def'"
+            f"{quoted(name)} is asynchronous; observers are plain functions, write 'def', not 'async def'"
         )
     if inspect.isgeneratorfunction(function):
         raise ValueError(f"{quoted(name)} is a generator and would not run; remove its 'yield'")

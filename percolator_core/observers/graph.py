@@ -99,7 +99,7 @@ def without_loops(graph: Graph) -> Graph:
 
 
 def undeclared_cycles(graph: Graph) -> list[list[str]]:
-    """Return one cycle from each strongly connected component that no ``feedback: true`` breaks.
+    """Return the cycles that no ``feedback: true`` breaks, one from each strongly connected component.
 
     Each cycle starts and ends with the same observer. The time is linear in the number of edges, not of
     cycles.
@@ -125,7 +125,7 @@ def generations(graph: Graph) -> list[list[str]]:
 
 
 def leading_to(graph: Graph) -> dict[str, frozenset[str]]:
-    """Return, by observer, the observers that wake it, also through others, but that it does not wake."""
+    """Return for each observer those that wake it, directly or not, and are not in a loop with it."""
     # A node of this graph is a loop with all its observers and columns, or a single observer or column.
     loops: nx.DiGraph[Any] = nx.condensation(without_reads(graph))
     every: dict[int, frozenset[str]] = {}

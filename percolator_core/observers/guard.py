@@ -57,8 +57,8 @@ class Guard:
     def _refuse(self, table: str, column: str, mend: str) -> NoReturn:
         watchers = ", ".join(self._watchers[table, column])
         raise ConfigurationError(
-            f"observer {self.observer.name} wrote {table}.{abbreviated(column)}, which {watchers} observes, "
-            f"without declaring it: add '{abbreviated(mend)}' to writes in {self.observer.file}"
+            f"observer {self.observer.name} wrote {table}.{abbreviated(column)} without declaring it, and "
+            f"{watchers} observes it: add '{abbreviated(mend)}' to writes in {self.observer.file}"
         )
 
 

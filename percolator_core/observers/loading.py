@@ -71,7 +71,7 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     if not files:
         example = folder / "parse.yaml"
         problems.add(
-            f"{folder}: has no observers; add one file an observer beside {CHAIN_FILE}, such as {example}"
+            f"{folder}: has no observers; add one file per observer beside {CHAIN_FILE}, such as {example}"
         )
     _refuse_shared_names(declared, problems)
     for found in declared:
@@ -269,7 +269,7 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
 
 
 def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
-    """Return the definitions of the raw tables, and of those that may be typed."""
+    """Return a definition for each table of ``chain.yaml``; some may be typed tables with a base."""
     return {
         name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
         for name, table in chain.tables.items()

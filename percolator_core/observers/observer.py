@@ -36,10 +36,10 @@ class Retry:
 class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
-    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. ``settle``
-    is the longest time, in seconds, that a mark waits while observers run that lead to this one.
-    ``revision`` is the revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with
-    the declaration, and ``function_name`` is the ``module:function`` in it.
+    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. While
+    observers that lead to this one run, a mark waits, but at most for ``settle`` seconds. ``revision`` is the
+    revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the declaration,
+    and ``function_name`` is the ``module:function`` in it.
     """
 
     name: str

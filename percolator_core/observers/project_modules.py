@@ -62,7 +62,8 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
     given = str(Path(project).absolute())
     with _lock, chdir(given):
         paths, here = list(sys.path), str(Path.cwd())
-        # Remove the outer project: its packages with __init__.py would hide packages here without one.
+        # Remove the outer project: its packages with __init__.py would hide this project's packages that have
+        # none.
         sys.path[:] = [here, *(one for one in paths if one not in _entered)]
         _entered.append(here)
         hidden: dict[str, ModuleType] = {}
@@ -73,7 +74,8 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
             before = dict(sys.modules)
             yield
         finally:
-            # The current directory has its real path; other code may use a path with a symbolic link.
+            # Use both paths of the project: `here` is the real path, but other code may import by a path with
+            # a symbolic link.
             folders = {here, given, *(one for one in sys.path if one not in paths)}
             take_out(modules_of(folders, but=before))
             _entered.pop()
@@ -82,7 +84,7 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 
 
 def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = None) -> list[str]:
-    """Return the names of the loaded modules from these folders, and of the modules in these packages.
+    """Return the names of the loaded modules from these folders; a package includes all modules below it.
 
     A package without ``__init__.py`` that also has a folder elsewhere is left out; its modules from these
     folders are not.

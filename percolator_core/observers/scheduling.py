@@ -202,7 +202,7 @@ class SourceDeclaration(Declaration):
     )
     format: Format | None = Field(None, description="The format of the files. Default: from their suffixes.")
     key: StrictStr | None = Field(
-        None, description="The field that holds the row key: jsonl, csv and parquet into raw tables."
+        None, description="The field with the row key, if jsonl, csv or parquet is loaded into a raw table."
     )
     columns: Fields = Field(
         None, description="Load only these fields: 'field: column' lines, or a list of fields."
@@ -258,7 +258,7 @@ class ObserveDeclaration(DagDeclaration):
         description="While cells stay dirty and nothing runs, the DAG starts again after each such interval.",
     )
     budget: OptionalLength = Field(
-        None, description="The longest time for one task, which then fails; a retry continues the drain."
+        None, description="A task that takes longer fails; its retry continues the drain."
     )
     width: OptionalPositive = Field(None, description="Concurrent runs, in each task of Spark.")
     threads: Positive = Field(8, description="Concurrent runs of observers with 'executor: threads'.")
@@ -336,7 +336,7 @@ class MaintainDeclaration(DagDeclaration):
     )
     parts: Positive = Field(4, description="The number of tasks that share the tablets.")
     base_rate: OptionalSize = Field(
-        None, description="The most bytes that a task writes to bases in a second. Default: no limit."
+        None, description="A task writes at most this many bytes a second to bases. Default: no limit."
     )
     base_share: PositiveShare = Field(
         1.0,

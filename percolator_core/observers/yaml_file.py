@@ -24,7 +24,7 @@ Location = tuple[int | str, ...]
 _LONGEST_QUOTE: Final = 60
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _MOST_MERGED: Final = 100_000
-"""The most lines of a mapping after all ``<<`` are copied; a declaration has a few dozen."""
+"""A mapping has at most this many lines after all ``<<`` are copied; a declaration has a few dozen."""
 
 
 class Problems:
@@ -129,8 +129,8 @@ def _read_text(path: Path, label: str, problems: Problems) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known word; "" if there is none or it is long."""
-    # Comparing names of 64 KiB would take minutes.
+    """Return ``"; did you mean 'x'?"`` for the closest known word; "" if none is close."""
+    # A long word is not compared: names of 64 KiB would take minutes.
     if not isinstance(word, str) or len(word) > MOST_NAMED:
         return ""
     spelt = {name.lower(): name for name in sorted(known)}

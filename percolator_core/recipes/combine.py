@@ -39,7 +39,10 @@ _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""A counter of the process, which makes the rows of one transaction unique. Start timestamps are unique."""
+"""A counter of the process, in the key of each row, after the start timestamp.
+
+The timestamp distinguishes the transactions, the counter the rows of one transaction.
+"""
 
 
 class CombineQueue:
@@ -69,9 +72,9 @@ class CombineQueue:
 
     Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
     without an active observer, or while the observer has another name, have no notification. `notify_all`
-    writes the missing notifications. A run folds the items of a key in the order of start timestamps, or, in
-    one transaction, of the calls. Two runs may fold in another order: a transaction may commit after the
-    items of a later transaction were folded.
+    writes the missing notifications. A run folds the items of a key in the order of their transactions' start
+    timestamps; items of one transaction in the order of the calls. Two runs may fold in another order: a
+    transaction may commit after the items of a later transaction were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")

@@ -12,11 +12,10 @@ previous sequence plus 1. A plain count would not be enough: a failover may lose
 dropped and created again. The count would then start below sequences that the sink has seen.
 
 The sink is called before the transaction commits. If a crash or a conflict prevents the commit, the call is
-repeated. Two runs for one key may call at the same time, and one of the calls may be late. So a sink ignores
-a sequence that is not above the key's newest one; see `percolator_core.recipes.sinks`.
+repeated. Two runs for one key may call the sink at the same time, and one of the calls may be late. So a sink
+ignores a sequence that is not above the key's newest one; see `percolator_core.recipes.sinks`.
 
-The observer is strong (paper, section 2.4), on a cell that every add writes. A weak notification would end
-the backoff after a failure early: while a sink is down, a busy key would soon be in quarantine.
+The observer is strong (paper, section 2.4), on a cell that every add writes anyway.
 """
 
 from __future__ import annotations
@@ -210,7 +209,8 @@ class ExportQueue:
             self._table, self._begin(t, row), _end(row), columns=[PAYLOAD], limit=self._most + 1
         ):
             item = Item(_number(found[len(row) :]), cells[PAYLOAD])
-            # Items of this transaction are not committed yet; their sequences begin at its start timestamp.
+            # Leave out this transaction's own items, whose sequences begin at its start timestamp: they are
+            # not committed yet.
             if item.sequence >= t.start_timestamp or len(batch) == self._most or size >= self._size:
                 return batch, True
             size += len(item.payload)

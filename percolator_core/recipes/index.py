@@ -1,8 +1,8 @@
 """Find rows by the value of a column. The index is a table; transactions that change the data also change it.
 
 Each row with the column has an *entry*: a row of the index's table, with the value and the data's row as its
-key. The encoding is unique, and entries sort by value, then by row. A transaction that sets a cell through
-the index also moves the entry. So index and data agree in every snapshot.
+key. The encoding can be reversed, and entries sort by value, then by row. A transaction that sets a cell
+through the index also moves the entry. So index and data agree in every snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END: Final = b"\x00\x01"
 """The end of a value. It sorts below any further byte, so that a prefix sorts before a longer value."""
 
 _AFTER: Final = b"\x00\x02"
-"""The end of a bound above all entries of a value, and below the entries of greater values."""
+"""A value with this end is above all entries of the value, and below the entries of greater values."""
 
 Key: TypeAlias = Callable[[bytes], bytes | None]
 

@@ -1,4 +1,4 @@
-"""Row keys of the recipes' tables: a key and a suffix, in a unique encoding."""
+"""Row keys of the recipes' tables: a key and a suffix, which `split_row` separates again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyReader: TypeAlias = Snapshot | ObserverTransaction
 """A snapshot, a transaction (a subclass of Snapshot), or a transaction of an observer."""
 
 LONGEST_KEY: Final = 65_000
-"""Bytes of a key. Key and suffix together fit into a row key."""
+"""A key has at most this many bytes, so that key and suffix together fit into a row key."""
 
 _KEY: Final = struct.Struct(">H")
 

@@ -1,9 +1,9 @@
 """The sinks of an `ExportQueue`: the interface, and three implementations.
 
 A call may be repeated, even after it succeeded. Calls for one key may overlap, and the call with the older
-item may end after the newer one. So a sink stores the newest sequence of every key with the key's data. In
-one atomic step the sink compares and replaces both. It ignores an item whose sequence is not above the stored
-sequence.
+item may end after the call with the newer one. So a sink stores the newest sequence of every key with the
+key's data. In one atomic step the sink compares and replaces both. It ignores an item whose sequence is not
+above the stored sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from percolator_core.errors import PercolatorError
 
 SEQUENCE_HEADER: Final = "sequence"
-"""The header of a `KafkaSink` message with the sequence, in decimal digits."""
+"""The name of the header that has the sequence, in decimal digits, in a message of `KafkaSink`."""
 
 _LONGEST_READABLE_KEY: Final = 100
 _BODY_SHOWN: Final = 200
@@ -41,10 +41,10 @@ class Sink(Protocol):
         """Take an item durably: after the return the item leaves the queue.
 
         The items of a key come in order. But an item may come more than once, and a delayed run may pass an
-        item that is older than a taken one. Threads and processes call this method at the same time for
-        different keys. ``sequence`` is above 0 and below 2**53, and rises with every item of a key. Return
-        without an error if the sequence is not above the key's newest one. Raise any exception if the item
-        was not taken, or may not have been taken.
+        item that is older than a taken one. Threads and processes call this method at the same time: mostly
+        for different keys, sometimes for one key. ``sequence`` is above 0 and below 2**53, and rises with
+        every item of a key. Return without an error if the sequence is not above the key's newest one. Raise
+        any exception if the item was not taken, or may not have been taken.
         """
 
 
@@ -207,9 +207,9 @@ class HTTPSink:
 
     The item's percent-encoded key replaces ``{key}`` in the path or query of the URL. The body is the
     payload. The request has two headers. ``Idempotency-Key`` consists of key and sequence, and is the same
-    for each repetition. ``Export-Sequence`` is the sequence in decimal digits. If the server has seen the
-    idempotency key, it sends 409, or its earlier answer. If it has a higher sequence of the key, it ignores
-    the request and sends 409.
+    for each repetition. ``Export-Sequence`` is the sequence in decimal digits. The server has to recognize
+    both: if it has seen the idempotency key, it sends 409, or its earlier answer; if it has a higher sequence
+    of the key, it ignores the request and sends 409.
 
     The answer 2xx means that the item was taken, and 409 that the server has this item or a newer one. All
     other answers, also redirections, mean that the item was not taken.

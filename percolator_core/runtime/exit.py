@@ -1,7 +1,7 @@
 """Ends a process although threads of observers still run, and names the ends of child processes.
 
-The interpreter does not exit before every thread of a pool has ended, even a blocked thread. A worker
-releases the leases of such threads before it ends, so other workers run their cells. If a thread commits
+At its exit the interpreter waits for all threads of a pool, even for a blocked one. A worker releases the
+leases of such threads before it ends, so that other workers run the leased cells. If a thread commits
 nevertheless, its acknowledgement keeps any other run for the same change from committing.
 """
 

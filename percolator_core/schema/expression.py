@@ -46,7 +46,7 @@ _OPERATORS: Final[Mapping[str, Operator]] = {**{op: op for op in OPERATORS}, "==
 
 
 def parse(text: str, definition: TableDefinition) -> Predicate:
-    """Return the predicate of a text about the rows of a table, for `bind`.
+    """Parse ``text`` into a predicate on the rows of a table, for `bind`.
 
     Values have the Python types of their columns.
 
@@ -57,7 +57,7 @@ def parse(text: str, definition: TableDefinition) -> Predicate:
     """
     parser = _Parser(text, definition)
     found = parser.whole()
-    # The parser counts only the nesting of brackets. `bind` also counts the nesting of connectives.
+    # Check the depth: the parser counts only the nesting of brackets, `bind` also that of connectives.
     bind(found, definition)
     return found
 
@@ -80,7 +80,7 @@ class _Parser:
             self._fail(self._next(), "the filter is empty: write a comparison, such as page_rank > 0.5")
         found = self._any()
         if self._next().kind != "end":
-            self._fail(self._next(), f"and, or, or the end is expected, not {self._next()}")
+            self._fail(self._next(), f"'and', 'or' or the end is expected, not {self._next()}")
         return found
 
     def _next(self) -> Token:
@@ -143,7 +143,7 @@ class _Parser:
         else:
             found = self._any()
             if not self._taken(")"):
-                self._fail(self._next(), f"and, or, or ) is expected, not {self._next()}")
+                self._fail(self._next(), f"'and', 'or' or ) is expected, not {self._next()}")
         self._nested -= 1
         return found
 
@@ -168,7 +168,7 @@ class _Parser:
         if operator.word == "is" and not negated:
             return self._is_null(column)
         if not kind.has_order and not (operator.word in _OPERATORS and self._next().word == "null"):
-            self._fail(operator, f"{column} is {kind.name}: its only tests are is null and is not null")
+            self._fail(operator, f"{column} is {kind.name}: only 'is null' and 'is not null' can test it")
         match operator.word:
             case "in":
                 found = self._in(column, kind)
@@ -274,7 +274,7 @@ class _Parser:
 
 
 def show(predicate: Predicate) -> str:
-    """Return the predicate as text. `parse` returns a predicate with the same result for each row.
+    """Return the predicate as text, from which `parse` makes a predicate with the same result for each row.
 
     The text is for messages, so this raises nothing, even for a predicate that no table accepts. A part that
     is nested deeper than `bind` allows becomes an ellipsis.

@@ -2,8 +2,8 @@
 
 Each script is one file. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put
 in front of the script. ``KEYS`` and ``ARGV`` describe the arguments, and ``reply`` describes the reply. A
-``flags`` line is for a server whose memory is full: it still runs a script with ``allow-oom``, which finishes
-or cleans up work that was begun and so frees memory, and one with ``no-writes``, which only reads.
+server whose memory is full runs only scripts with a ``flags`` line: ``allow-oom``, for a script that finishes
+or cleans up work that was begun, and so frees memory; or ``no-writes``, for a script that only reads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BRANCH: Final = re.compile(
     r"^( *)-- The functions that are needed only from here on are created here.\n((?:\1.*\n|\n)*)",
     re.MULTILINE,
 )
-"""A branch: the lines after this comment that are indented as far as it."""
+"""A branch: this comment, and the lines after it that are indented at least as far."""
 
 _COMMENT: Final = re.compile(r"--.*")
 _WORD: Final = re.compile(r"\w+")

@@ -1,4 +1,4 @@
-"""One function a script: it builds the call, and says how the reply is decoded.
+"""One function for each script: it builds the call, and says how the reply is decoded.
 
 Nothing else knows the order of a script's arguments. A function is named as its script, and its parameters as
 the keys and arguments in the script's header, which explains them. `Store.run` executes a call.
@@ -126,7 +126,7 @@ def publish_base(
 def evict(  # noqa: PLR0917
     tag: bytes, base: bytes, version: bytes, before: int, stamp: bytes, observers: list[str], rows: list[Any]
 ) -> Call[replies.Evicted | None]:
-    """Remove cells of rows that the base has; return None if it has changed."""
+    """Remove cells of rows that the base has; return None if the base has changed."""
     arguments = (base, version, before, stamp, len(observers), *observers, *rows)
     return "evict", (tag,), arguments, replies.evicted
 
@@ -147,7 +147,7 @@ def lease_base(tag: bytes, owner: str, milliseconds: int) -> Call[bool]:
 
 
 def weigh(tag: bytes, observers: Sequence[str], places: Iterable[int]) -> Call[replies.Weighed]:
-    """Weigh a sample of a tablet's rows."""
+    """Estimate the memory of a sample of a tablet's rows."""
     return "weigh", (tag,), (len(observers), *observers, *places), replies.weighed
 
 
@@ -171,7 +171,8 @@ def sync(tag: bytes) -> Call[None]:
     return "sync", (tag,), (), lambda _: None
 
 
-# Transactions. Cells are flat: the position of the tag (from 1), row, column, kind, and for `prewrite` value.
+# Transactions. ``cells`` is one list: of each cell the position of its tag (from 1), row, column, kind, and for
+# `prewrite` the value.
 
 
 def prewrite(  # noqa: PLR0917
@@ -242,7 +243,7 @@ def held(
     untouched: int | None = None,
     entries: Sequence[bytes] = (),
 ) -> Call[replies.Held]:
-    """Read the locks of ``entries`` of the lock index. If none are given, read those of a step through it."""
+    """Read the locks of ``entries`` of the lock index; without ``entries``, of a step through the index."""
     arguments = (cursor, most, b"" if untouched is None else untouched, *entries)
     return "held", (tag,), arguments, replies.Held._make
 
@@ -329,12 +330,12 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells; ``groups`` are flat: numbers of tags and observers; each name, limit and wait."""
+    """Lease dirty cells. ``groups`` is one list: numbers of tags and observers, then each name, limit, wait."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 
 def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
-    """Prolong leases, flat: observer, row, column, deadline, new deadline; return how many."""
+    """Extend leases, each given as observer, row, column, deadline, new deadline; return how many."""
     return "renew", (tag,), leases, replies.as_it_is
 
 
@@ -363,7 +364,7 @@ def postpone(  # noqa: PLR0917
     deadline: int,
     before: int,
 ) -> Call[int]:
-    """Give a leased cell back; return its failed attempts."""
+    """Give a leased cell back; return the number of its failed attempts."""
     return "postpone", (tag,), (observer, row, column, delay_ms, attempt, deadline, before), replies.as_it_is
 
 
@@ -386,15 +387,15 @@ def quarantine(  # noqa: PLR0917
 def requeue(
     tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
 ) -> Call[replies.Requeued]:
-    """Make quarantined ``marks`` dirty again. If none are given, take a step through the quarantine."""
+    """Make quarantined ``marks`` dirty again; without ``marks``, those of a step through the quarantine."""
     return "requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make
 
 
 def discard(tag: bytes, observer: str, records: Sequence[bytes | str]) -> Call[int]:
-    """Remove cells from quarantine, flat: mark, SHA-1 of the record; return how many."""
+    """Remove cells from quarantine, each given as mark, SHA-1 of the record; return how many."""
     return "discard", (tag,), (observer, *records), replies.as_it_is
 
 
 def mark(tag: bytes, observer: str, mode: Mode, column: bytes, rows: Sequence[bytes]) -> Call[int | None]:
-    """Mark cells dirty; return how many were not, None if the active chain has no such observer."""
+    """Mark cells dirty; return how many were clean, None if the active chain has no such observer."""
     return "mark", (tag,), (observer, mode, column, *rows), replies.marked

@@ -104,9 +104,9 @@ while group < #ARGV do
   position, group = position + tags, group + 2 + 3 * observers
 end
 
--- The cells that became dirty first are leased first: if their runs write one cell several times, the observer of that
--- cell runs once. But each observer gets a share, and each of its tablets a share of that: none waits for the backlog of
--- another.
+-- The cells that became dirty first are leased first. So if several of their runs write one cell, the observer of that
+-- cell runs after them, and only once. But each observer gets a share, and each of its tablets a share of that: none
+-- waits for the backlog of another.
 local function older(one, other) return one.first < other.first end
 for _, one in ipairs(order) do table.sort(one.places, older) end
 table.sort(order, older)

@@ -9,8 +9,8 @@
 --             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or more of it,
 --             could move after a collection, otherwise 0; columns: a list of their names; keys, versions: joined, without
 --             acknowledgements, of the rows that have no lock, no older versions, and no cell that is dirty or in quarantine
---             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its fields; the
---             last is 0 if the row has fields that do not leave with the cells
+--             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its
+--             fields, or 0 if some of its fields do not leave with the cells
 --             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version
 -- The reply has few long strings, because many short ones cost both sides many times more per byte.
 
@@ -42,12 +42,13 @@ end})
 
 local keys, versions, rows, cells, count = {}, {}, {}, {}, 0
 
--- For a field that is no cell: return true if the row may leave in spite of it, and true if it leaves with the cells.
+-- For a field that is no cell, return two booleans: may the row leave in spite of the field; does the field leave with
+-- the cells.
 local function judge(fields, field, value)
   local mark = string.byte(field)
   if mark == 120 then return true, false end
   if mark ~= 99 then return false end
-  -- A rerun that has deleted an acknowledgement may not have set its mark yet.
+  -- If the acknowledgement is deleted, the row stays: the rerun that deleted it may not have set its mark yet.
   local commit_ts, _, kind = version_times(value)
   if commit_ts > before or kind == DELETE then return false end
   local observed = 'c' .. acknowledged(string.sub(field, 2))

@@ -11,8 +11,8 @@
 --             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
--- The tablet's own safe point may be higher: another collector has raised it, and may not have resolved the locks in
--- between. It is lower only in a tablet that was created after the safe point was raised.
+-- The lower of two safe points counts. The tablet's own may be higher: another collector has raised it, and may not
+-- have resolved the locks in between. It is lower only if the tablet was created after the caller's was raised.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local observers = {unpack(ARGV, 4)}
 -- A deletion hides the cell that the tablet's base may have. So it stays until a flush has removed that cell.
@@ -76,7 +76,7 @@ local function collect_row(row)
         -- A deletion stays until it was observed.
         gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers)
       end
-      -- The newest version goes last: without it, no step would find those in the history.
+      -- The newest version goes last: without it, no step would find the older versions in the history.
       if gone and not unfinished then
         redis.call('HDEL', key, field)
         versions = versions + 1

@@ -1,9 +1,9 @@
--- Remove a bounded number of rows of one tablet of a dropped table and, when there are none, everything else of it.
+-- Remove a bounded number of rows of one tablet of a dropped table; if the tablet has none, remove all its other keys.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version, most_rows, observers …
---             version: the drop gave it to the tablet; observers: those that may have left marks
+--             version: that the drop gave to the tablet; observers: those that may have left marks
 --   reply   how many rows were removed; 0 if the tablet is gone, or belongs to a table that was created later
 
 local tag, limit = KEYS[1], tonumber(ARGV[2])

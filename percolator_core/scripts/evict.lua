@@ -29,7 +29,7 @@ observers = busy_observers(tag, observers)
 local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
   if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
-  -- Garbage collection removes the older versions first: the newest one goes last.
+  -- A cell with older versions stays until garbage collection has removed them: the newest version goes last.
   local prefix = history_prefix(column)
   return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),
     'LIMIT', 0, 1) == 0
@@ -58,17 +58,18 @@ local function evict_row(row)
   dropped = dropped + drop_if_empty(tag, row)
 end
 
--- Most rows have not changed since they were read, and go as a whole. Such a row has as many fields as then, and no older
--- versions. A commit adds a field or an older version. A collection leaves the version there, because it is the newest one
--- below the safe point, which has not moved. Only these remove fields: an eviction (there was none), a collection in a tablet
--- without a base, and a schema change. So a call that is sent again looks at each cell. The number of an eviction is a
--- time: a failover may lose evictions, and a later one must not get the number of one that was lost.
+-- Most rows have not changed since they were read, and are removed as a whole. Such a row still has the same number of
+-- fields, and no older versions: a commit adds a field or an older version. A collection keeps this older version,
+-- because it is the newest one below the safe point, and an equal stamp shows that the safe point has not moved. Only
+-- these remove fields: an eviction (an equal stamp shows that there was none), a collection in a tablet without a base,
+-- and a schema change. A call that is sent again finds another stamp, and looks at each cell. The number of an eviction
+-- is a time: a failover may lose evictions, and a later one must not get the number of one that was lost.
 local is_unchanged = eviction_stamp(tag) == ARGV[4]
 local is_quiet = is_unchanged and #observers == 0
 local last = redis.call('HGET', tag .. 'meta', 'evictions') or 0
 redis.call('HSET', tag .. 'meta', 'evictions', string.format('%.0f', math.max(last + 1, now())))
 
--- Evict the rows from one place of ARGV to another one.
+-- Evict the rows in ARGV from `first` to `last`.
 local function evict_rows(first, last)
   local histories, keys, rows = {}, {}, {}
   for i = first, last, 2 do histories[#histories + 1] = tag .. 'v:' .. ARGV[i] end

@@ -7,9 +7,9 @@
 --             `cursor` on, which is "0" at first; untouched: only locks that were not refreshed for this many µs, "" for
 --             all
 --   reply   {cursor, (entry …), (locks …)}
---             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: per
---             entry those of the cell that may belong to its transaction, each cut in front of its value. If values are
---             large, there may be fewer lists than entries: the script did not look at the last entries
+--             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: for
+--             each entry, the locks of its cell that may belong to its transaction, each cut in front of its value. If
+--             values are large, there may be fewer lists than entries: the script did not look at the last entries
 
 local tag, next_cursor, entries = KEYS[1], '0', {}
 local is_step = #ARGV == 3
@@ -18,15 +18,16 @@ if is_step then
   next_cursor = step[1]
   for i = 1, #step[2], 2 do
     local wall = tonumber(step[2][i + 1])
-    -- Wall times are by this server's clock. A lock from the future was written before the clock was set back.
+    -- Wall times are by this server's clock. A lock from the future was written before the clock was set back, and
+    -- counts as not refreshed.
     if not untouched or wall < now() - untouched or wall > now() then entries[#entries + 1] = step[2][i] end
   end
 else
   for i = 4, #ARGV do entries[i - 3] = ARGV[i] end
 end
 
--- A lock can be read only with its value, and other requests wait meanwhile. It is read once more when it is resolved.
--- So one step reads about as many bytes as one prewrite may write.
+-- A lock can be read only with its value, and other requests wait for this step. So a step reads at most about as many
+-- bytes as one prewrite may write.
 local ENOUGH = 4 * 1024 * 1024
 local lists, size = {}, 0
 for i, entry in ipairs(entries) do

@@ -1,5 +1,5 @@
--- Take, renew or end the lease of a maintainer for the base of one tablet. The lease only saves work: without
--- it, the work of a maintainer is harmless, or is refused because the manifest's reference has changed.
+-- Take, renew or end the lease of a maintainer for the base of one tablet. The lease only saves work: what a maintainer
+-- does without the lease is harmless, or is refused because the manifest's reference has changed.
 --   uses    clock
 --   flags   allow-oom
 --   KEYS    tag

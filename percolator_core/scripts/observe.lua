@@ -1,5 +1,5 @@
 -- Register the observers of columns in one tablet. "replace" removes what was registered before, and the marks of
--- observers that no longer observe this table; "add" keeps it, for workers that still run another chain.
+-- observers that no longer observe this table; "add" keeps both, for workers that still run another chain.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    how, version, activation, retired (counted) …, columns (column, observers) …

@@ -1,18 +1,19 @@
--- Give a leased cell back, to be claimed again after a delay, or remove its mark if its observer is no longer registered
--- for the column. The script does nothing if the lease is not ours any more: a request that arrives twice counts one
--- attempt, and a run that ends late does not end the lease of the next run.
+-- Give a leased cell back, so that it can be claimed again after a delay. If its observer is no longer registered for
+-- the column, remove the mark instead. The script does nothing if the lease is not ours any more: a request that
+-- arrives twice counts one attempt, and a run that ends late does not end the lease of the next run.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, row, column, delay_ms, attempt, deadline, before
---             attempt: "failed" counts one, "unharmed" does not; deadline: of the lease; before: the deadline before its
---             last renewal
+--             attempt: "failed" adds one to the failed attempts, "unharmed" does not; deadline: of the lease; before:
+--             the deadline before its last renewal
 --   reply   failed attempts so far
 
 local tag, observer = KEYS[1], ARGV[1]
 local key, mark = tag .. 'dirty:' .. observer, dirty_mark(ARGV[3], ARGV[2])
 local tries = tag .. 'tries:' .. observer
 if is_ours(redis.call('ZSCORE', key, mark), tonumber(ARGV[6]), tonumber(ARGV[7])) then
-  -- Checked in one step with the mark: after a new registration the mark may belong to a later write.
+  -- The check and the removal are one step: if the observer were registered again in between, the mark might belong to
+  -- a later write.
   if not is_among(observers_of(tag, ARGV[3]), observer) then
     redis.call('HDEL', tries, mark)
     redis.call('ZREM', key, mark)

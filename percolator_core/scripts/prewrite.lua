@@ -1,16 +1,16 @@
 -- First phase of the commit (paper, figure 6, Prewrite); or both phases at once when one call covers the whole
--- transaction. All cells are checked before the first is written: a script keeps what it wrote before a failure.
+-- transaction. All cells are checked before the first is written: Redis does not undo what a failed script wrote.
 --   uses    clock, layout, dirty, oracle, commit
 --   KEYS    tags …, [oracle]
 --             oracle: only if the same server has it; "both" needs it
 --   ARGV    role, start_ts, cells (position, row, column, kind, value) …, [lock (ttl_ms, owner, primary)], versions
 --             role: "both" if the call covers everything, "primary" if its first cell is the transaction's primary,
 --             "secondaries" if it is another part; position: of the cell's tag, from 1; lock: not with "both"; versions: of
---             the tables, one a tag, joined by commas
+--             the tables, one for each tag, joined by commas
 --   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", cell} | {"locked", cell, lock}
 --           | {"rolled back", cell} | {"too old"} | {"changed"} | {"failed over"}
---             cell: the one that refuses, from 0; "rolled back": the primary has a tombstone; "changed": a table has
---             another version; "failed over": the transaction began before the last failover
+--             cell: the position, from 0, of the cell that refuses; "rolled back": the primary has a tombstone;
+--             "changed": a table has another version; "failed over": the transaction began before the last failover
 
 local role, start_ts = ARGV[1], tonumber(ARGV[2])
 local both = role == 'both'
@@ -93,7 +93,8 @@ for _, i in ipairs(fresh) do
   redis.call('ZADD', tags[ARGV[i]] .. 'rows', '0', ARGV[i + 1])
 end
 
--- A mark is set with the lock, so that an observer finds a lock whose owner died. After a rollback it causes an idle run.
+-- A mark is set with the lock, so that an observer finds a lock whose owner died. After a rollback the mark causes an
+-- idle run.
 if is_observed then
   -- The functions that are needed only from here on are created here.
   for i = 3, last, 5 do

@@ -3,8 +3,8 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    expected, manifest, timestamp, version
---             expected: the reference of the manifest that it replaces, "" if the tablet has none; timestamp: that of the manifest,
---             at or below the safe point; version: of the table, by whose definition the rows were read
+--             expected: the reference of the manifest that it replaces, "" if the tablet has none; timestamp: that of
+--             the manifest, at or below the safe point; version: of the table definition by which the rows were read
 --   reply   "published" | "overtaken" | "changed"
 --             overtaken: another maintainer has published; changed: the table was changed or dropped
 

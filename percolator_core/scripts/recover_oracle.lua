@@ -12,7 +12,8 @@
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')
 if state[1] == ARGV[1] then
-  -- After an idle time the mark is below the clock: raise it before a timestamp is requested, not in the same step.
+  -- After an idle time the high-water mark is below the clock. It must be ahead before a timestamp is requested: raise
+  -- it.
   if now() + WINDOW / 2 > tonumber(state[2] or '0') then next_timestamps(KEYS[1], 0) end
   return 'same'
 end

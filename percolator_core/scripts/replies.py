@@ -1,6 +1,7 @@
 """Decodes the replies of the scripts, except the reply of a prewrite, which `calls` decodes.
 
-Only these two modules use the words of the replies. The header of each script explains its words.
+Only these two modules know the codes in the replies, such as ``committed``. The header of each script
+explains its codes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ def as_it_is(reply: Any) -> Any:
 
 
 def _behind(word: bytes, reply: list[Any]) -> list[Any]:
-    """Return the reply after its first word; raise AssertionError if that is another word."""
+    """Return the reply after its first element; raise AssertionError unless that is ``word``."""
     assert reply[0] == word, reply[0]
     return reply[1:]
 
 
 class Timestamps(NamedTuple):
-    """The last of the timestamps that were given out, and the number of changes of the catalog then."""
+    """The last of the timestamps that were given out, and the number of catalog changes at that moment."""
 
     last: int
     epoch: bytes | None
@@ -30,7 +31,7 @@ RECOVERED: Final = {b"recovered": True, b"same": False}
 
 
 class Defined(NamedTuple):
-    """The format of the namespace, and the table's entry; None if this version has another format."""
+    """The data format of the namespace, and the table's entry; None if this client uses another format."""
 
     format: bytes
     entry: bytes | None = None
@@ -53,8 +54,8 @@ class Collected(NamedTuple):
 class ColdRows(NamedTuple):
     """A step of the search for cold rows; ``resume`` is the bound to go on from, empty at the end.
 
-    ``stamp`` is for their eviction. ``has_garbage`` is not 0 if more of them could move after a collection.
-    The other fields are as in the reply.
+    ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or more of it, could
+    move after a garbage collection. The other fields are as in the reply.
     """
 
     resume: bytes
@@ -98,7 +99,7 @@ Published: TypeAlias = Literal["published", "overtaken", "changed"]
 
 
 class Evicted(NamedTuple):
-    """The stamp of the next eviction, and the numbers of removed cells and rows."""
+    """The ``stamp`` argument of the next eviction, and the numbers of removed cells and rows."""
 
     stamp: bytes
     cells: int
@@ -115,7 +116,7 @@ Outcome: TypeAlias = Literal[
 ]
 
 Prewritten: TypeAlias = tuple[Outcome, int, int, bytes | None]
-"""The reply of `prewrite`: outcome, commit timestamp, and the cell that refuses it, with its lock.
+"""The reply of `prewrite`: outcome, commit timestamp, and the cell that refuses the prewrite, with its lock.
 
 The timestamp is 0 unless the cells are committed. The cell is a position, from 0. A plain tuple, because each
 commit decodes one.
@@ -123,7 +124,7 @@ commit decodes one.
 
 
 class Committed(NamedTuple):
-    """The reply of `commit`; ``commit_ts`` is 0 unless it is committed."""
+    """The reply of `commit`; ``commit_ts`` is 0 unless the transaction is committed."""
 
     outcome: Literal["committed", "rolled back", "too old", "failed over"]
     commit_ts: int = 0
@@ -198,7 +199,7 @@ class Selected(NamedTuple):
 
 
 class Based(NamedTuple):
-    """The name of the tablet's base: rows are judged by what store and base have of them."""
+    """The name of the tablet's base. The store may have only parts of rows, so the caller tests the rows."""
 
     base: bytes
 
@@ -237,7 +238,8 @@ def changed_rows(reply: list[bytes]) -> Changed | None:
 class Cells(NamedTuple):
     """The bound to go on from, empty at the end; the name of the tablet's base, empty without one; and rows.
 
-    Each row has its key, its packed versions by column, and acknowledgements with later versions.
+    Each row has its key, its packed versions by column, and the acknowledgements that have a version later
+    than the snapshot.
     """
 
     resume: bytes

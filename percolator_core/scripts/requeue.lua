@@ -12,7 +12,8 @@ local failed, put_back = tag .. 'failed:' .. observer, 0
 local cursor, marks = '0', {}
 for i = 4, #ARGV do marks[#marks + 1] = ARGV[i] end
 if #marks == 0 then
-  -- The scan continues from its cursor. From the start, each step would pass the slots that earlier steps emptied.
+  -- The scan continues from its cursor: if each step began at the start, it would pass all slots that earlier steps
+  -- emptied.
   local page = redis.call('HSCAN', failed, ARGV[2], 'COUNT', ARGV[3])
   cursor = page[1]
   for i = 1, #page[2], 2 do marks[#marks + 1] = page[2][i] end

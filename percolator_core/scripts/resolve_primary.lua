@@ -18,7 +18,7 @@ if not held then
   local commit_ts = find_commit(tag, row, column, start_ts, newest)
   if commit_ts then return {'committed', commit_ts} end
   if tombstone or start_ts <= safe_point(tag) then return {'rolled back'} end
-  -- A dropped tablet refuses prewrites, and nothing would ever remove a tombstone from it.
+  -- A dropped tablet needs no tombstone: it refuses all prewrites, and nothing would ever remove the tombstone.
   if redis.call('HGET', tag .. 'meta', 'gone') then return {'rolled back'} end
 end
 

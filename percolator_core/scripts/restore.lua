@@ -3,8 +3,9 @@
 --   uses    layout
 --   KEYS    tag
 --   ARGV    manifest, version, rows …
---             manifest: the valid one, from which the rows were read; version: of the table, by whose definition they were read;
---             rows: for each row its key, the number of its cells and, for each of these, column, commit_ts and value
+--             manifest: the valid one, from which the rows were read; version: of the table definition by which they
+--             were read; rows: for each row its key, the number of its cells and, for each of these, column, commit_ts
+--             and value
 --   reply   "restored" | "changed"
 
 local tag = KEYS[1]

@@ -3,13 +3,14 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    at, start, stop, most_rows, most_bytes, direction, most_of_each, columns …
---             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: the most
---             bytes of each version of a whole row, 0 for all; columns: none for whole rows
+--             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: versions
+--             of whole rows are cut to this many bytes, 0 for no limit; columns: none for whole rows
 --   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
---             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows without fields are left out; cells of named columns:
---             {version, nil, …}; of a whole row: {field, version, …} as the hash has them, or {"judged", column, cell, …}.
---             If the newest version is not the answer, the reply has in its place a cell in the form of read.lua. To
---             judge each cell here would take the server longer than all the rest
+--             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows
+--             without fields are left out; cells of named columns: {version, nil, …}, where a cell in the form of
+--             read.lua replaces a newest version that is not the answer; cells of a whole row: {field, version, …} as
+--             the hash has them, or, if some newest version is not the answer, {"judged", column, cell, …} with cells
+--             in the form of read.lua. To make such a cell of every version would take longer than all the rest
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'

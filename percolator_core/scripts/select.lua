@@ -9,16 +9,18 @@
 --             solid: how many of the columns, the first ones, are never null and of fixed width
 --             predicate: as schema/predicates.py encodes it, in this order:
 --             how many parts a row key has (0 if the predicate asks for none); of each its width, 0 if that varies;
---             how many columns the predicate asks for; of each its name, and "=" with the value of a missing cell, or
---             ""; the predicate, each connective in front of its parts; nothing if there is no predicate
+--             how many columns the predicate asks for; of each its name, and "=" with the value that stands for a
+--             missing cell, or "" without such a value; the predicate, each connective in front of its parts; nothing
+--             if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             base: the name of the tablet's base. The store may have only a part of a row, so the caller evaluates it
+--             base: the name of the tablet's base. The store may have only a part of a row, so the caller evaluates the
+--             predicate
 --             resume: the bound to go on from, "" at the end
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing
 --             lengths: for each row, the length of its key and of each cell that is not solid, as >I4
 --             unsettled: keys of rows with a lock in the way, or without a solid cell; the caller reads these rows
--- The reply has few long strings, because many short ones cost both sides many times more per byte.
+-- The reply has a few long strings, because many short ones cost both sides many times more per byte.
 
 local call, unpack_numbers, sub, concat = redis.call, struct.unpack, string.sub, table.concat
 local tag, at, from, to, backward = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == 'backward'
@@ -63,8 +65,8 @@ local function in_sixes(bytes)
   return found
 end
 
--- Compare the bytes from `first` on with others: the result is below, at or above 0. Strings that differ only by zeros at
--- their end differ in length.
+-- Compare the bytes from `first` on with others: the result is below, at or above 0. The length decides between strings
+-- that differ only by zeros at their end.
 local function compare(bytes, first, sixes)
   for i = 1, #sixes do
     local found = six_bytes(bytes, first + 6 * (i - 1))

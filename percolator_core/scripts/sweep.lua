@@ -16,7 +16,7 @@ local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', ARGV[2], '+', 'LIMIT', 0, 
 for _, row in ipairs(rows) do
   for i = 4, #ARGV do
     local prefix = history_prefix(ARGV[i])
-    -- The newest version goes last: without it, no step would find those in the history.
+    -- The newest version goes last: garbage collection finds the older versions only through it.
     removed = removed + redis.call('ZREMRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix,
       '(' .. prefix .. string.rep('\255', 9)) + redis.call('HDEL', tag .. 'r:' .. row, 'c' .. ARGV[i])
   end

@@ -1,4 +1,4 @@
--- Write cells with the versions that they had in another store. Until all are written, nobody else uses the tablet. A
+-- Write cells with the versions that they had in another store. Call it only while nobody else uses the tablet. A
 -- repeated call changes nothing.
 --   KEYS    tag
 --   ARGV    version, rows …

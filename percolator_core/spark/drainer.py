@@ -46,7 +46,7 @@ _GRACE: Final = 10.0
 """Seconds after an interrupt in which tasks may finish their runs; then Spark kills the tasks."""
 
 Ending = Literal["idle", "late", "withdrawn", "refused"]
-"""No mark is left; the budget has ended; the driver's token has expired; a ConfigurationError was raised."""
+"""In this order: no mark is left; the budget ended; the driver's token expired; ConfigurationError."""
 
 ByObserver = dict[str, ObserverCounts]
 
@@ -104,7 +104,7 @@ def drain(
         spark: the context or session. By default the running one, or a new one that is stopped at the end.
         budget: seconds, 0 or more, from the start of the job, after which tasks end; None means no limit.
         tasks: the number of tasks, 1 or more; by default the number of tablets of the largest observed table.
-        namespace: for a URL, by default the chain's name. A database has a namespace.
+        namespace: for a URL, by default the chain's name. It is not used with a database, which has one.
         width: concurrent runs in each task, 1 or more.
         threads: concurrent runs of observers with ``executor: threads`` in each task, 1 or more.
         master: the Spark master of a new context; by default all cores of this machine.
@@ -112,9 +112,10 @@ def drain(
         observers: names of the observers to run, as for `percolator_core.Worker`; by default all observers.
 
     Raises:
-        ValueError: a number is out of range, or no observer is named.
+        ValueError: a number is out of range, or ``observers`` is empty.
         NotIdle: a TimeoutError: the budget ended before the chain was idle.
-        ConfigurationError: the chain, the names, the URL or Spark cannot work, or other workers differ.
+        ConfigurationError: the chain, the observers' names, the URL or Spark's settings are wrong, or workers
+            of another chain are running.
         StoreUnavailable: the store was unavailable during all attempts of Spark at a task.
         PercolatorError: all attempts of Spark at a task failed, for example because an observer ends its
             process.

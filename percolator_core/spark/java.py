@@ -69,7 +69,7 @@ def is_on_this_machine(master: str) -> bool:
 
 
 def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
-    """Start Java with its output in a file, not on the terminal, and connect to it.
+    """Start Java and connect to it; its output goes to a file, not to the terminal.
 
     The file is ``log``, or a temporary file that is removed at the end of this process.
     """

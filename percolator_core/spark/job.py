@@ -89,7 +89,7 @@ def run_job(
 
 
 def _cancel(spark: SparkContext, group: str, job: Future[Any]) -> None:
-    """Cancel the job until it has ended, because Spark ignores the call before it has registered the job."""
+    """Cancel the job repeatedly until it has ended: Spark ignores calls until it has registered the job."""
     while not job.done():
         spark.cancelJobGroup(group)
         wait([job], _CANCEL_AGAIN)

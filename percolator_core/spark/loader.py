@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 _UNREADABLE_FOLDERS: Final = 999_999
-"""The driver writes the folders that it could not list into the part of this number."""
+"""The number of the part in which the driver puts aside the folders that it could not list."""
 
 
 class TableMaker(Protocol):

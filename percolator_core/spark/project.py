@@ -83,7 +83,7 @@ class Project:
         return chain
 
     def leave(self) -> None:
-        """Remove the archive from the executors. No task of the project may still run."""
+        """Remove the archive from the executors. Call this only after all tasks of the project have ended."""
         from py4j.protocol import Py4JError
 
         if self.archive is not None:

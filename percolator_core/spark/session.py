@@ -32,7 +32,7 @@ _SETTINGS: Final = {
     "spark.python.task.killTimeout": "200ms",
 }
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""Further settings if all executors are on this machine. Other executors have to reach the driver."""
+"""Further settings if all executors are on this machine; executors elsewhere could not reach this address."""
 
 
 def default_master() -> str:
@@ -58,7 +58,7 @@ def spark_context(
     Args:
         app: the name that Spark shows.
         master: any Spark master, by default `default_master`.
-        project: the folder whose ``schemas`` and ``observers`` executors import.
+        project: the folder from which executors import ``schemas`` and ``observers``.
         settings: further Spark settings, which override the settings of this function.
         log: the file for Java's output, by default a temporary file that is removed at the end of this
             process.

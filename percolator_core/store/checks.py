@@ -64,7 +64,7 @@ def demand_log(info: Sequence[ServerInfo], url: str) -> None:
 
 
 def assure_disk(embedded: EmbeddedServer | None, url: str, connection: AbstractConnection) -> None:
-    """Make sure that a server without WAITAOF replies to a write only when it is on disk.
+    """Make sure that a server without WAITAOF replies to a write only when the write is on disk.
 
     Raises:
         ConfigurationError: it does not.

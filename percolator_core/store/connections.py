@@ -37,7 +37,7 @@ class Connections:
     ) -> None:
         """``reply_timeout`` is how many seconds a server may take for a reply.
 
-        ``home`` is the list of idle connections to which they return after a conversation.
+        ``home`` is the list of idle connections to which these return after a conversation.
         """
         self.home = home
         self._topology = topology
@@ -117,7 +117,7 @@ class Connections:
         return groups
 
     def send_unawaited(self, exchange: Exchange) -> None:
-        """Send now; the replies are read before those of the next exchange. The exchange may get lost."""
+        """Send now; the replies are read before those of the next exchange. This exchange may get lost."""
         if self._generation != self._topology.generation:
             self._follow()
         try:
@@ -158,13 +158,13 @@ class Connections:
             self.receive()
 
     def __del__(self) -> None:
-        # Connections are closed when their thread ends. Without this, an unawaited exchange, or an interrupt
-        # between two steps, would leave them open until the garbage collector finds a cycle.
+        # Connections are closed when their thread ends. Without this method, an unawaited exchange, or an
+        # interrupt between two steps, would leave them open until the garbage collector finds a cycle.
         for pipeline in self._pipelines.values():
             pipeline.close()
 
     def after_fork(self) -> None:
-        """Leave the connections to the parent: the child must not read replies that belong to it."""
+        """Leave the connections to the parent: the child must not read the parent's replies."""
         for pipeline in self._pipelines.values():
             pipeline.leave()
 
@@ -230,7 +230,7 @@ class Pool:
         after_fork: Callable[[], None],
         embedded: EmbeddedServer | None,
     ) -> None:
-        """``make`` makes connections for a given `Connections.home`. `close` leaves ``embedded``."""
+        """``make`` makes connections for a given `Connections.home`. `close` calls ``embedded.leave()``."""
         self._make = make
         self._after_fork = after_fork
         self._embedded = embedded
@@ -252,7 +252,7 @@ class Pool:
         """Send the exchanges over idle connections, and wait until each has its replies or has failed.
 
         A signal handler or finalizer may run between any two steps; its requests use other connections. If it
-        forks, the child does not go on: exchanges fail that another process than ``owner`` would send.
+        forks, the child does not go on: exchanges fail if a process other than ``owner`` would send them.
         """
         owner = owner or process.pid
         connections = self.take()
@@ -317,7 +317,7 @@ class Pool:
         return connections
 
     def _close_idle(self) -> None:
-        """Close idle connections. Leave the embedded server unless this thread waits for a reply."""
+        """Close idle connections. Stop using the embedded server, unless this thread waits for a reply."""
         under_way = False
         if self._pid == process.pid:
             home = getattr(self._local, "home", None)

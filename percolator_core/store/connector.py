@@ -26,10 +26,10 @@ from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
 
 CONNECT_PATIENCE: Final = 3.0
-"""Most seconds of the first attempts to reach a server, so that a wrong address is reported soon."""
+"""The first attempts to reach a server end after this many seconds: a wrong address is reported soon."""
 
 _ASK_TIMEOUT: Final = 1.0
-"""Most seconds for the reply of a server that is asked for the topology: others can be asked instead."""
+"""Seconds to wait for a server that is asked for the topology: after that, another server can be asked."""
 
 WITH_SHEBANG: Final = 7
 """The first major version of Redis that accepts the ``#!lua`` line."""
@@ -179,8 +179,8 @@ class Connector:
 
     def _judge(self, error: ResponseError) -> None:
         if is_read_only(error):
-            # A replica gives out no timestamps. Behind sentinels it was the master a moment ago; a replica
-            # that the URL names is refused later, by its role.
+            # A replica gives out no timestamps. A server that a sentinel named was the master a moment ago;
+            # a replica that the URL names is refused later, by its role.
             if self._address.kind == "sentinel":
                 raise RedisConnectionError("the server is no longer the master") from error
             return

@@ -14,7 +14,7 @@ def discover(address: Address, ask: Ask, url: str, embedded: EmbeddedServer | No
 
     Raises:
         ConfigurationError: the servers are not of the kind that the address names.
-        StoreUnavailable: no server answers that can name the others.
+        StoreUnavailable: none of the servers that could name the others answers.
     """
     hosts = [Endpoint(*host) for host in address.hosts]
     if embedded is not None:

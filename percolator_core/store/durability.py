@@ -16,7 +16,7 @@ MIN_TIMEOUT: Final = 0.001
 """Seconds. Redis counts in milliseconds, and 0 would mean no limit."""
 
 MAX_TIMEOUT: Final = 3600.0
-"""Seconds. A commit that waits longer for a replica only keeps its locks from other clients."""
+"""Seconds. A commit that waited longer for a replica would only block other clients with its locks."""
 
 _FORM: Final = re.compile(r"replicas=([0-9]{1,9})|(fsync)|timeout=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
@@ -25,8 +25,9 @@ _FORM: Final = re.compile(r"replicas=([0-9]{1,9})|(fsync)|timeout=([0-9]{1,9}(?:
 class Durability:
     """How safe a write must be before its commit is reported.
 
-    ``replicas`` is the number of replicas of each server that must have it (0 to 100). With ``fsync`` it must
-    be on the server's own disk, too. ``timeout`` is how many seconds a commit waits for both (0.001 to 3600).
+    ``replicas`` is the number of replicas of each server that must have the write (0 to 100). With ``fsync``
+    it must be on the server's own disk, too. ``timeout`` is how many seconds a commit waits for both (0.001
+    to 3600).
     With the default, a write is in the server's memory when it is reported, and on its way to disk and
     replicas.
 

@@ -68,7 +68,7 @@ class EvictionCheck:
         self.due = 0.0
 
     def run(self, connection: AbstractConnection) -> None:
-        """Check over a connection without replies in flight; close the connection after an exception.
+        """Check over a connection without replies in flight. After an exception, the caller has to close it.
 
         Raises:
             EvictingStore: the server evicts keys, or has done so.

@@ -37,7 +37,8 @@ class FileThreads:
     def _parked(self, hub: Hub, call: Callable[[], T]) -> T:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="percolator-files")
-        # Raises if the task's deadline has passed: a scan of a base may send the store nothing for long.
+        # Raises if the task's deadline has passed. Requests check this too, but a scan of a base may send
+        # none for long.
         task: Any = hub._current()  # noqa: SLF001 - the two make one mechanism
         ticket = object()
         job = self._pool.submit(call)

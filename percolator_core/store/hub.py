@@ -55,8 +55,8 @@ class Hub:
         self.loop = self._loop_again = greenlet.getcurrent()
         """The thread's own greenlet, which runs the loop. Two references keep it when the thread ends.
 
-        With only one, greenlet would look for the holder, and free this greenlet if it found none. It finds
-        none while the collector frees the hub, and a finalizer that uses the hub would then crash.
+        With only one, greenlet would search for its holder, and free this greenlet if it found none. It finds
+        none while the collector frees the hub; a finalizer that uses the hub would then crash.
         """
         self.thread = threading.get_ident()
         self.process = process.pid
@@ -75,7 +75,7 @@ class Hub:
         """True while the loop runs."""
         self._closed = False
         self._raised: BaseException | None = None
-        """The last ``interruption`` that was raised: the hub itself was not interrupted then."""
+        """The last ``interruption`` that was raised; after it, the hub itself needs no recovery."""
         self._on_answer = self._answered
         self._on_loss = self._retries.repeat_if_lost
         python_gc.allow_for_tasks(width)
@@ -142,7 +142,7 @@ class Hub:
         else:
             self.run(future.done)
             if not future.done():
-                raise RuntimeError("the executor is closed: nothing will settle this future")
+                raise RuntimeError("the executor is closed: nothing will complete this future")
 
     def do_next(self, call: Callable[[], None]) -> None:
         """Run ``call`` outside all tasks, before anything else."""
@@ -279,7 +279,7 @@ class Hub:
             self.running = None
 
     def _answered(self, exchange: Exchange) -> None:
-        """Resume the task that waits for the exchange, unless this or another one is not answered yet."""
+        """Resume the task that waits for the exchange, once all exchanges that it waits for are answered."""
         caller: Any = exchange.caller
         task, ticket = (caller.task, caller) if type(caller) is Gathering else (caller, exchange)
         # A task that was interrupted before it was parked does not wait for this exchange.

@@ -15,15 +15,15 @@ from typing import Final
 AS_OF: Final = "November 2026"
 
 Lines = Mapping[tuple[int, int], int]
-"""By major and minor version, the first patch release that has the fix."""
+"""A map from major and minor version to the first patch release that has the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFault:
     """A fault of some releases.
 
-    ``way`` is how a client exploits it. By product, ``Redis`` or ``Valkey``, ``names`` has the CVE numbers,
-    and ``mended`` has the releases that fix it.
+    ``way`` is how a client exploits it. ``names`` has the CVE numbers, and ``mended`` the releases that fix
+    the fault, both for each product, ``Redis`` and ``Valkey``.
     """
 
     way: str

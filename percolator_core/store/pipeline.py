@@ -288,9 +288,9 @@ class Pipeline:
         return self._stream
 
     def _new_stream(self, now: float) -> Stream:
-        """Open a connection; raise at once for some time after an attempt that ran into its time limit.
+        """Open a connection. For some time after an attempt that timed out, raise its error at once instead.
 
-        A hub uses many servers, and all of its tasks wait while it connects.
+        While a hub connects, all of its tasks wait, also those that need other servers.
         """
         if self._out_of_reach is not None and now < self._out_of_reach[0]:
             raise RedisTimeoutError(str(self._out_of_reach[1]))
@@ -376,7 +376,7 @@ class Pipeline:
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
         """Close a lost connection and break off all exchanges in flight, so that they are sent again.
 
-        ``unsent`` is the current batch, which is broken off too; ``sent`` is True if bytes of it may be out.
+        ``unsent`` is the current batch, also broken off; ``sent`` is True if a part of it may have been sent.
         """
         entries, self._in_flight = self._in_flight, deque()
         self.close()

@@ -111,12 +111,12 @@ def judge(error: RedisError) -> Verdict:
 
 
 def _says(text: str, *words: str) -> bool:
-    """Return True if a script ended with such an error, to which Redis 6.2 adds words of its own."""
+    """Return True if a script ended with one of these errors; Redis 6.2 adds text around the error."""
     return any(f"-{word}" in text for word in words)
 
 
 def as_answer(error: RedisError) -> RedisError:
     """Return an error that is the reply to a command; raise one that ends the connection."""
     if isinstance(error, RedisConnectionError) and not isinstance(error, _ANSWERS):
-        raise error  # such as that there are too many connections
+        raise error  # for example: too many connections
     return error

@@ -2,7 +2,7 @@
 
 Every command of this library may be sent twice without harm. So an exchange that broke off is continued from
 the first command whose reply is missing. The order inside an exchange matters (a read must not run before the
-timestamp in front of it), so all commands after that one are repeated too.
+timestamp in front of it), so all later commands are repeated too.
 
 =============  ==================================================================================
 `begin`        an attempt is sent over a connection
@@ -107,7 +107,7 @@ class Exchange:
         self.failure: PercolatorError | None = None
         """The error to raise if the exchange ended without all replies; another attempt would not help."""
         self.trouble: Exception | None = None
-        """Why the exchange broke off before its end; None if there is nothing to repeat."""
+        """The error for which this attempt has to be repeated; None if there is none."""
         self.under_way = False
         """True while an attempt is in flight."""
         self.pipeline: Pipeline | None = None

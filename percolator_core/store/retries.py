@@ -1,9 +1,10 @@
 """Retries: which requests are sent again after a failed attempt, after which repair, and for how long.
 
-`percolator_core.store.refusals` sorts each error: not executed, unknown, or final. From that `RetryPolicy`
-decides for all callers. A blocking call repairs and sends again by itself. Under a hub `Retries` does so
-outside all tasks: it loads scripts once for all requests that missed one, and waits in a task of its own if
-the trouble takes time to pass. It never resumes the waiting task: the next attempt, or the failure, does.
+`percolator_core.store.refusals` sorts each error: the request was not executed, may have been executed, or is
+refused for good. `RetryPolicy` decides from this for all callers. A blocking call repairs and sends again by
+itself. Under a hub `Retries` does so outside all tasks: it loads scripts once for all requests that missed
+one, and waits in a task of its own if the trouble takes time to pass. `Retries` never resumes the caller's
+task: the reply to the next attempt does, or the final failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PAUSE_OF_HUB: Final = 0.05
 
 
 class RetryPolicy:
-    """Decides about requests whose attempt failed, and repairs the cause. One for all callers of a store.
+    """Decides about requests whose attempt failed, and repairs the cause. All callers of a store share one.
 
     A request is given up after ``patience`` seconds; while the store connects, after at most
     `CONNECT_PATIENCE`.
@@ -92,7 +93,7 @@ class Retries:
         self._policy = policy
         self._without_script: list[Exchange] = []
         self._open: dict[int, Exchange] = {}
-        """By id, the exchanges that are not parked again yet."""
+        """The exchanges that wait for another attempt and are not parked again yet, by id."""
 
     def forget(self) -> list[Exchange]:
         """Return the exchanges that wait for another attempt, and leave them to the caller."""
@@ -102,7 +103,7 @@ class Retries:
         return exchanges
 
     def repeat_if_lost(self, exchange: Exchange) -> None:
-        """If the attempt of an exchange that no task waits for has failed, send the exchange again."""
+        """Send the exchange again if its attempt failed; for exchanges that no task waits for."""
         if exchange.trouble is not None:
             self.repeats(exchange)
 
@@ -137,7 +138,8 @@ class Retries:
         try:
             self._hub.sleep(_PAUSE_OF_HUB)
         finally:
-            # Not here: only the loop may resume tasks, and one repair may end the wait of many tasks.
+            # The loop repairs, not this task: a repair may end the wait of many tasks, and only the loop
+            # resumes tasks.
             self._hub.do_next(partial(self._retry, exchange))
 
     def _retry(self, exchange: Exchange) -> None:
@@ -146,7 +148,7 @@ class Retries:
             self._repair_parked((exchange,))
 
     def _repair_parked(self, exchanges: Sequence[Exchange]) -> None:
-        """Repair for exchanges of one connection. They are parked already: Ctrl-C may come at any time."""
+        """Repair once for exchanges of one connection, which are already parked so that Ctrl-C loses none."""
         try:
             self._policy.repair(exchanges[0])
         except PercolatorError as error:

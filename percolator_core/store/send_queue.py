@@ -12,12 +12,13 @@ from percolator_core.store.request import Exchange
 from percolator_core.store.task import Task
 
 BURST: Final = 3000
-"""Bytes that make a batch worth sending while the server still works on others: eight commits of one cell, or
-thirty reads. Smaller batches spend too much time in system calls; larger ones leave the server without work
-until the next batch arrives."""
+"""Bytes that make a batch worth sending while the server still works on other batches: eight commits of one
+cell, or thirty reads. Smaller batches spend too much time in system calls; larger ones leave the server
+without work until the next batch arrives."""
 
 OVERHEAD: Final = 40
-"""Bytes that an exchange adds to a batch beside its commands, such as its share of a timestamp request."""
+"""Bytes that an exchange adds to a batch in addition to its commands, such as its share of a timestamp
+request."""
 
 
 class Gathering:
@@ -54,8 +55,9 @@ class SendQueue:
     def is_worth_sending(self) -> bool:
         """Return True if the parked exchanges should be sent while the server still works on others.
 
-        The batch must be large enough, or half of all tasks must wait: otherwise a few tasks would wait
-        together. An exchange counts as a task. Only the time of sending depends on this.
+        The batch must be large enough, or half of all tasks must wait, because the batch of a few tasks would
+        never be large enough. Each parked exchange counts as a waiting task. Only the time of sending depends
+        on this.
         """
         parked = len(self.parked)
         return parked > 0 and (self.load >= BURST or 2 * parked >= len(self._tasks) > 0)
@@ -109,5 +111,5 @@ class SendQueue:
             self.parked.remove(exchange)
 
     def drop_unsent(self, ended: Collection[Task]) -> None:
-        """Remove exchanges of ended tasks that no attempt has sent, such as commits."""
+        """Remove exchanges of ended tasks, such as commits, unless an attempt has already sent them."""
         self.parked = [one for one in self.parked if one.pipeline is not None or task_of(one) not in ended]

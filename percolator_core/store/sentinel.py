@@ -77,7 +77,7 @@ class SentinelMaster(ReplaceableServers):
                 f"{self._url} names no sentinels: use a redis:// or redis+cluster:// URL"
             )
         return StoreUnavailable(
-            f"no sentinel of {self._url} answers ({refused}): check that they run, and the ports"
+            f"no sentinel of {self._url} answers ({refused}): check that they run, and their ports"
         )
 
     def _unknown(self) -> ConfigurationError:

@@ -62,7 +62,7 @@ class Store:
         durability: Durability | str | None = None,
         load_scripts: Callable[[bool], Mapping[str, Script]] = scripts.load,
     ) -> None:
-        """``durability`` overrides the URL's. Tests of time pass their own ``load_scripts``."""
+        """``durability`` overrides the URL's. Tests that set the clock pass their own ``load_scripts``."""
         self.url = redacted(url)
         self.keyspace = keyspace
         self.patience = patience
@@ -142,8 +142,8 @@ class Store:
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """Return a timestamp, the catalog's epoch at that timestamp, and the replies to the commands.
 
-        The commands run after the timestamp was given out. The epoch counts the changes of the catalog; None
-        before the first one.
+        The commands run after the timestamp was given out. The epoch counts the changes of the catalog; it is
+        None before the first change.
         """
         exchange = self.exchange(commands, BEFORE)
         replies = exchange.result()
@@ -162,7 +162,7 @@ class Store:
         """Send a command that decides an outcome, such as a primary's commit; ``owner`` as for `exchange`.
 
         Raises:
-            OutcomeOpenError: it failed after it may have been executed.
+            OutcomeOpenError: the command failed, but may have been executed.
         """
         stamp = SPARE if then_timestamp else NONE
         exchange = self.exchange((command,), stamp, durable=self._must_be_durable, owner=owner)
@@ -181,7 +181,8 @@ class Store:
         """As `call`, for writes that must be as safe as the durability asks before the next step.
 
         Raises:
-            StoreUnavailable: they are not, or not in time. They were executed; to send them again is safe.
+            StoreUnavailable: no reply came, or the writes are not that safe in time. They may have been
+            executed; to send them again does no harm.
         """
         return self._durable_exchange(commands).replies
 
@@ -203,8 +204,9 @@ class Store:
         """Send the commands and wait until they are answered or given up. Every operation is sent this way.
 
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
-        have no order among each other; the timestamp is still before or after all of them. If ``owner`` is
-        given, a child of the process with this id does not send the commands, whenever it was forked.
+        have no order among each other; the timestamp is still given out before all of them, or after all, as
+        ``stamp`` says. ``owner`` is the id of the process that may send the commands: a forked child never
+        sends them, even if the fork comes during this call.
         """
         # Only a task has a hub: for all other callers, the test saves a call.
         hub = current_hub() if isinstance(getcurrent(), Task) else None
@@ -223,7 +225,7 @@ class Store:
         return exchange
 
     def _durable_exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
-        """As `exchange`; raise the failure, or StoreUnavailable unless disk and replicas have the writes."""
+        """As `exchange`, but raise a failure, or StoreUnavailable if disk or replicas lack the writes."""
         exchange = self.exchange(commands, stamp, durable=self._must_be_durable)
         exchange.result()
         if exchange.durable and not self._is_durable(exchange):
@@ -289,7 +291,7 @@ class Store:
         return _decoded(several, replies)
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
-        """Set the function that returns the newest timestamp seen: an oracle that lost it moves beyond it."""
+        """Set a function that returns the newest timestamp seen; an oracle that lost data moves beyond it."""
         self._connector.newest = newest
 
     def hub(self, width: int) -> Hub:
@@ -358,7 +360,7 @@ class Store:
             return
         demand_log(info, self.url)
         if not self._counts_disk:
-            # Required of every server, also of one that replaces another, or restarts.
+            # Checked at every connection: a server may restart, or another one may replace it.
             self._connector.assure = partial(assure_disk, self.embedded, self.url)
             for endpoint in self.endpoints():
                 self._connector.connect(endpoint).close()

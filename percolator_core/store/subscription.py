@@ -23,7 +23,7 @@ class Subscription:
     """Listens for wake-up messages on the channels that match a pattern."""
 
     def __init__(self, client: Callable[[], redis.Redis], pattern: bytes) -> None:
-        """``client`` makes a client of the server that has the messages at that time."""
+        """``client`` makes a client of the server that has the messages when it is called."""
         self._make_client = client
         self._pattern = pattern
         self._pubsub: Any = None

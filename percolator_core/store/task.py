@@ -58,7 +58,8 @@ Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
 """A function that was submitted, its arguments, and the future for its outcome."""
 
 RESTING: Final = object()
-"""The ``awaiting`` of a task that has no function or must not go on: no ticket equals it."""
+"""The ``awaiting`` of a task that has no function or must not go on. No ticket equals it, so none wakes the
+task."""
 
 
 class Task(greenlet.greenlet):
@@ -89,7 +90,8 @@ class Task(greenlet.greenlet):
     def take(self, job: Job, ticket: object) -> None:
         """Run this function next, when woken for ``ticket``. The task must be new or resting."""
         self._job = job
-        # Not None before it runs: while the task is on its way to rest, a signal handler must not park it.
+        # Set before the function runs: the task may still be on its way to rest, and a signal handler that
+        # finds None would park it.
         self.awaiting = ticket
         self.repeats = self.deadline = None
         if self.gr_context is not None:
@@ -133,7 +135,7 @@ class Task(greenlet.greenlet):
         return self._job is not None and self._job[2] is future
 
     def cancel(self) -> None:
-        """Settle the future of the task's function with an error, if the task has a function."""
+        """Make an error the outcome of the task's function, if the task has one."""
         if self._job is not None:
             cancel(self._job)
 
@@ -145,6 +147,6 @@ def current_task() -> Task | None:
 
 
 def cancel(job: Job) -> None:
-    """Settle the future of a stopped function with an error."""
-    ended = "the executor was closed before the function ended: what it had sent may have been executed"
+    """Make an error the outcome of a stopped function."""
+    ended = "the executor was closed before the function ended: its requests may have been executed"
     job[2].settle(None, RuntimeError(ended))

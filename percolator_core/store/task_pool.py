@@ -43,7 +43,7 @@ class TaskPool:
         self.waiting: deque[Job] = deque()
         """Functions that wait for a place."""
         self.active: set[Task] = set()
-        """Tasks that have started and not ended; always the same set."""
+        """Tasks that have started and not ended; always the same set object."""
         self.ready: deque[tuple[Task, object]] = deque()
         """Tasks that can begin or go on, each with its ticket."""
         self.blocked = 0
@@ -76,7 +76,7 @@ class TaskPool:
         return task
 
     def ended(self, task: Task, *, rests: bool) -> None:
-        """Give the place of a task whose function is over to the next one.
+        """Note that the task's function is over, and give its place to the next function.
 
         ``rests`` is True if the task can be given another function, and False if it ends.
         """

@@ -22,7 +22,7 @@ from percolator_core.errors import ConfigurationError
 _ALERT: Final = re.compile(
     r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR|HANDSHAKE_FAILURE)"
 )
-"""Alerts of a server that refuses our certificate or requires one; with TLS 1.2 HANDSHAKE_FAILURE."""
+"""Alerts of a server that refuses our certificate, or requires one (HANDSHAKE_FAILURE with TLS 1.2)."""
 
 _REQUIREMENTS: Final = {
     "none": ssl.CERT_NONE,
@@ -48,7 +48,7 @@ def context(options: Mapping[str, Any]) -> ssl.SSLContext:
         found = ssl.create_default_context(cafile=authorities, capath=folder)
     except ssl.SSLError:
         raise ConfigurationError(
-            f"ssl_ca_certs: the file {authorities!r} holds no certificates: name one with authorities in PEM"
+            f"ssl_ca_certs: the file {authorities!r} holds no certificates: name a PEM file with authorities"
         ) from None
     found.check_hostname = False  # the next line would fail otherwise
     found.verify_mode = _REQUIREMENTS[options.get("ssl_cert_reqs", "required")]
@@ -81,10 +81,10 @@ def _load_our_own(found: ssl.SSLContext, certificate: str, key: str | None) -> N
             ) from None
         if not _holds_a_certificate(certificate):
             raise ConfigurationError(
-                f"ssl_certfile: the file {certificate!r} holds no certificate: name one in PEM"
+                f"ssl_certfile: the file {certificate!r} holds no certificate: name a PEM file"
             ) from None
         raise ConfigurationError(
-            f"{option}: the file {holder!r} holds no key: name one in PEM with ssl_keyfile"
+            f"{option}: the file {holder!r} holds no key: name a PEM file as ssl_keyfile"
         ) from None
 
 
@@ -102,7 +102,7 @@ def _readable(option: str, path: str) -> None:
             pass
     except OSError as error:
         raise ConfigurationError(
-            f"{option}: the file {path!r} cannot be read ({error.strerror}): correct the path or its mode"
+            f"{option}: the file {path!r} cannot be read ({error.strerror}): correct its path or mode"
         ) from None
 
 
@@ -166,7 +166,7 @@ def refusal(lost: BaseException) -> ConfigurationError | None:
         if isinstance(link, ssl.SSLCertVerificationError):
             return ConfigurationError(
                 f"the store's certificate is not trusted ({link.verify_message.rstrip('.')}): "
-                "name its authority with ?ssl_ca_certs=FILE, and connect by the host name it was made for"
+                "name its authority with ?ssl_ca_certs=FILE, and connect by the host name in the certificate"
             )
         if isinstance(link, ssl.SSLError) and (alert := _ALERT.search(link.reason or "")):
             return ConfigurationError(

@@ -1,7 +1,7 @@
 """The servers of a store, and their slots. The classes here are for a single server, which has all slots.
 
-All connections of a store share one topology. Each attempt to send an exchange first looks up the server of
-the slot there. After a failed attempt, `Topology.heal` may ask the servers again.
+All connections of a store share one topology. Each attempt to send an exchange first looks up the slot's
+server in it. After a failed attempt, `Topology.heal` may ask the servers again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ask = Callable[[Endpoint, Command], Any]
 
 
 class Topology:
-    """The servers and their slots. By default, no other server can take the place of one of them."""
+    """The servers and their slots. In this base class, servers are never replaced by others."""
 
     clustered = False
     """True if several servers share the slots, so that each command goes to the server of its key."""
@@ -51,14 +51,14 @@ class Topology:
         return (self.endpoint(0),)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True if the server's place was confirmed after ``since``, or if no server answers."""
+        """Return True if the newest answer names the server; ask again if it is older than ``since``."""
         return True
 
     def heal(self, exchange: Exchange) -> None:
         """After a failure of the exchange, close the connection to a server that has become a replica.
 
-        A replica answers reads, so a read would not fail. Another server may answer at the address as the
-        master.
+        A replica answers reads, so over this connection reads would go on without an error. A new connection
+        to the same address may reach the new master.
         """
         if is_read_only(exchange.trouble) and exchange.pipeline is not None:
             exchange.pipeline.break_off("the server has become a replica")

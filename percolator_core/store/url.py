@@ -115,7 +115,7 @@ def parse(url: str) -> Address:
         return _parse(url)
     except ConfigurationError as error:
         problem = str(error)
-    # Raised here because a traceback may show local variables, and none of these holds a part of the URL.
+    # Raised here because a traceback may show local variables: the ones here hold no part of the URL.
     raise ConfigurationError(problem)
 
 
@@ -310,7 +310,7 @@ def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
             raise _wrong(url, "has a host that is not HOST[:PORT]", "ports go to 65535, IPv6 needs [ ]")
         hosts.append((_host(url, unquote(match[1]).strip("[]")), port))
     if kind == "redis" and len(hosts) > 1:
-        raise _wrong(url, "names more than one host", "for several write redis+sentinel: or redis+cluster:")
+        raise _wrong(url, "names more than one host", "for several use redis+sentinel: or redis+cluster:")
     return tuple(hosts)
 
 

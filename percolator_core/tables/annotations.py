@@ -79,7 +79,8 @@ def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, 
         return _decimal(metadata, where), None, None
     for python_type, name in _KNOWN:
         if issubclass(annotation, python_type):
-            # An instance of a subclass, such as one of str, is restored from the plain value.
+            # A value of a subclass, for example of str, is stored as a plain str, from which the subclass
+            # restores it.
             plain = annotation is python_type or python_type in {datetime, date, UUID}
             return name, None, None if plain else annotation
     return "json", None, None

@@ -47,7 +47,7 @@ from percolator_core.tables.query import Found, Query, Selector
 from percolator_core.tables.select import Batch, misfit
 
 _AT_ONCE: Final = 4
-"""The number of pieces of a table whose steps share one round trip."""
+"""This many pieces of a table are read in one round trip."""
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
@@ -56,7 +56,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def record_batch(columns: Sequence[Column], batch: RowBatch) -> pa.RecordBatch:
-    """Return the rows of a batch, without unsettled rows; ``columns`` are a subset of its columns.
+    """Return the rows of a batch, without its ``unsettled`` ones; ``columns`` are a subset of its columns.
 
     Raises:
         ConfigurationError: the cells do not match the table's definition.

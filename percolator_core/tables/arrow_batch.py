@@ -1,4 +1,4 @@
-"""The result of a step of a select above a base: Arrow columns instead of packed cells."""
+"""The result of a step of a select in a tablet with a base: Arrow columns instead of packed cells."""
 
 from __future__ import annotations
 

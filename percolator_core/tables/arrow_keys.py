@@ -68,17 +68,17 @@ class KeyParts:
         bad = at != ends
         for part, kind in enumerate(self._kinds[:-1]):
             if kind.width is None and not bad.any():
-                # A zero byte of the value is followed by 255.
+                # In a valid key, 255 follows each zero byte of the value.
                 bad |= self._zeros(part) != self._count(self._pairs(ESCAPED), part)
         if bad.any():
             KeyCodec(self._definition).split(self._keys[int(bad.argmax())].as_py())
 
     def _pairs(self, pair: bytes) -> Numbers:
-        """Return the positions of two bytes."""
+        """Return all positions of a pair of bytes."""
         return np.flatnonzero((self._bytes[:-1] == pair[0]) & (self._bytes[1:] == pair[1]))
 
     def _next_mark(self, at: Numbers) -> Numbers:
-        """Return the position of the next end mark behind each position, or the end of all keys."""
+        """Return the position of the first end mark at or after each position, or the end of all keys."""
         marks = np.append(self._pairs(END), len(self._bytes)).astype(np.int64)
         return marks[np.minimum(np.searchsorted(marks, at), len(marks) - 1)]
 
@@ -99,7 +99,7 @@ def keys_of(joined: bytes, offsets: Numbers) -> pa.BinaryArray:
 
 
 def pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
-    """Return the bytes between each start and end, which ascend; null where ``valid`` is False."""
+    """Return the bytes from each start to its end, null where ``valid`` is False. Both arrays ascend."""
     count = len(starts)
     # Every second element is a piece; the other elements are the bytes between pieces.
     offsets = np.zeros(2 * count + 1, np.int32)

@@ -46,7 +46,7 @@ class Binding:
         return tuple(self._fields)
 
     def key(self, values: Mapping[str, Any]) -> bytes:
-        """Return the row key of key values by name.
+        """Return the row key for these values of the key columns, by name.
 
         Raises:
             UnknownColumn: a name is no column of the key.
@@ -70,7 +70,7 @@ class Binding:
         return key
 
     def encode(self, values: Mapping[str, Any]) -> tuple[bytes, Cells]:
-        """Return the row key and the cells of values by name.
+        """Return the row key and the cells for these values of columns, by name.
 
         Raises:
             UnknownColumn: a name is no column of the table.
@@ -148,7 +148,7 @@ class Binding:
         encoded = encode_value(name, field.encode, value)
         if len(encoded) > MAX_VALUE:
             raise ValueError(
-                f"{name}: the value has {len(encoded)} bytes, and may have {MAX_VALUE}: split it"
+                f"{name}: the value has {len(encoded)} bytes, at most {MAX_VALUE} are allowed: split it"
             )
         return encoded
 

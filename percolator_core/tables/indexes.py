@@ -6,8 +6,9 @@ value determines the tablet, so all rows with one value are in one tablet, in th
 unique index, the key of an entry is the value, and the only column has the row's key. So two transactions
 that give one value to two rows write the same cell, and one of them conflicts.
 
-A rename of a column does not change its index: the columns of an index have stored names, and are identified
-by position (`percolator_core.schema.definitions.index_definition`).
+A rename of a column does not change its index: the columns of an index have the names under which the store
+has the columns of the table, and are identified by position
+(`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _COMPILED: Final = "indexes"
 
 GONE: Final = (DELETE, b"")
 HERE: Final = (PUT, b"")
-"""The writes that remove a cell, and that set a cell without a value, such as the marker of a row."""
+"""`GONE` removes a cell. `HERE` sets a cell without a value, such as the marker of a row."""
 
 Cells: TypeAlias = Mapping[str, bytes | None]
 """Encoded values by column; None means null."""
@@ -91,12 +92,12 @@ def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
 
 
 def holder_of(table: TableHandle) -> ColumnFields:
-    """Return the column of a unique index that has the row's key."""
+    """Return the column of a unique index in which the row's key is stored."""
     return table.columns[table.definition.value_columns[0].name]
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """Return, for each unique column with a value, the index's cell that has the row with this value."""
+    """Return, for each unique column with a value, the index's cell with the key of the row that has it."""
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None
@@ -132,8 +133,9 @@ def moves(  # noqa: PLR0917
 ) -> list[Move]:
     """Return the moves of a row's entries in the indexes for a write of the cells in ``after``.
 
-    ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has the rows
-    with the new values of unique columns. All errors of indexes come from here, before any write.
+    ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has, for each
+    unique column, the row that already has the new value. All errors of indexes come from here, before any
+    write.
 
     Raises:
         RowExists: another row has the new value of a unique column.
@@ -183,7 +185,7 @@ def _checked(handle: TableHandle, index: Index, value: bytes, row: bytes) -> byt
         together = "value" if index.rule.unique else "value and the row's key together"
         raise ValueError(
             f"{handle.name}, row {described(handle, row)}: {index.rule.column}: the {together} have "
-            f"{len(entry)} bytes in the index, and may have {MAX_ROW}"
+            f"{len(entry)} bytes in the index, at most {MAX_ROW} are allowed"
         )
     return entry
 

@@ -47,7 +47,7 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
             continue
         config = schema.get("config", config)
         schema = schema["schema"]
-    # An instance may not assign a frozen field, but an update of a stored row may change it.
+    # In an instance a frozen field cannot be assigned, but an update of a stored row can change it.
     fields = {name: {**field, "frozen": False} for name, field in schema["fields"].items()}
     schema = {**schema, "fields": fields}
     if beside is not None:

@@ -1,9 +1,9 @@
 """The plan of a select: read ranges of keys, or use a secondary index that leaves fewer rows.
 
 An index is usable if the predicate requires some values, or a range of values, in the indexed column. The
-plan depends on the present data: row keys are in sorted sets, so the store counts the remaining entries and
-rows in one round trip. Entries are read at the select's snapshot. Their rows are fetched in batches, and the
-client evaluates the whole predicate.
+plan depends on the present data: row keys are in sorted sets, so the store counts in one round trip the
+entries and rows that each plan would read. Entries are read at the select's snapshot. Their rows are fetched
+in batches, and the client evaluates the whole predicate.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from percolator_core.tables.query import Found, Query, Selector, in_order
 A_FETCH: Final = 8
 """The cost of fetching a row by its key: the number of rows that a select evaluates in the same time.
 
-In a measurement with 100,000 rows of 8 columns, both plans took the same time for a tenth of the rows.
+In a measurement with 100,000 rows of 8 columns, both plans took the same time if a tenth of the rows matched.
 """
 
 FEW: Final = 200
 """At most this many rows are read without an index, in one round trip."""
 
 MOST_SORTED: Final = 200_000
-"""The limit of entries of several values that are sorted by their rows in memory."""
+"""At most this many entries are sorted by their rows in memory."""
 
 MOST_COUNTED: Final = 64
-"""The limit of pieces whose rows are counted; of more pieces a sample is counted."""
+"""At most this many pieces of a table are counted; if it has more, a sample of them."""
 
 _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000

@@ -148,7 +148,7 @@ class Table(BaseModel, metaclass=_TableType):
 
     @classmethod
     def row_key(cls, /, **key: Any) -> bytes:
-        """Return the row key of key values, as in ``cell.row``.
+        """Return the row key for these values of the key columns, as in ``cell.row``.
 
         Raises:
             TypeError, ValueError: a key column is missing, a name is no key column, or a value is not of its
@@ -231,7 +231,7 @@ def _define(model: type[Table]) -> TableDefinition:
     arguments = model.__dict__.get("_arguments")
     if arguments is None:
         raise ConfigurationError(
-            f"{model.__name__} is no table without a name: write class {model.__name__}(Table, name=…)"
+            f"{model.__name__} has no name, so it is no table: write class {model.__name__}(Table, name=…)"
         )
     name, partition, notify_only = arguments
     fields = fields_of(model)

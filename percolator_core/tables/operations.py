@@ -222,9 +222,9 @@ class TypedWrites(TypedReads):
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
         """Add a row, or change the row with its key.
 
-        In an existing row only the fields that were set change: ``Document(url=…, page_rank=1.0)`` does not
-        change the contents. If all fields are set, nothing is read first. Raises as `insert`, but an
-        existing key is no error.
+        In an existing row this changes only the fields that were set: ``Document(url=…, page_rank=1.0)`` does
+        not change the contents. If all fields are set and the table has no index, nothing is read first.
+        Raises as `insert`, but an existing key is no error.
         """
         binding, key, cells, given = self._encoded(row, values)
         rows.upsert(self, binding.handle, key, given, cells)

@@ -4,8 +4,9 @@ A row exists if its marker exists. The marker is a cell of every row. An insert 
 deletes it, so two inserts of one key conflict. A remove also deletes all columns, even columns without a
 value, so that the remove conflicts with any concurrent update.
 
-The entries of a row in indexes move in the same transaction (`percolator_core.tables.indexes`). This
-transaction reads and writes the indexed cell, so two moves of one row's entries conflict.
+The entries of a row in indexes move in the transaction that changes the row
+(`percolator_core.tables.indexes`). This transaction reads and writes the indexed cell, so two moves of one
+row's entries conflict.
 """
 
 from __future__ import annotations

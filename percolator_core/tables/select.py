@@ -246,14 +246,14 @@ class TabletSelect:
 
     @property
     def range(self) -> tuple[bytes, bytes | None]:
-        """The first key that no step has evaluated yet, and the key behind the last one, or None."""
+        """The first key that no step has evaluated yet, and the exclusive end of the range (or None)."""
         return self.reached, None if self._high == b"+" else self._high[1:]
 
     def reach(self, bound: bytes | None) -> None:
         """Set the range of the next step, after a step whose rows the caller has read itself.
 
-        ``bound`` is the first key of the next step; in a backward select it is the key behind the last one.
-        None ends the select.
+        ``bound`` is the first key of the next step, or in a backward select its exclusive end. None ends the
+        select.
         """
         self.more = bound is not None
         if bound is not None and self.reverse:
@@ -272,7 +272,7 @@ class TabletSelect:
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:
-    """Return the limits of rows that a step returns, and of rows that it evaluates."""
+    """Return the largest numbers of rows that a step may return, and that it may evaluate."""
     brought = int(_STEP / (_A_ROW + _A_CELL * len(layout.cells)))
     most = max(1, min(page, max(_FEWEST, brought)))
     if asked is EVERYTHING:

@@ -87,8 +87,8 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
     interruption.
 
     Raises:
-        RowExists: two rows have the same value in a unique column, so one of them has no entry: change that
-            row, and call this again. All other differences are repaired.
+        RowExists: two rows have the same value in a unique column, so one of them has no entry: change one of
+            the two, and call this again. All other differences are repaired.
         TransactionConflict: other clients changed the same rows again and again. Call this again.
         UnknownTable, LockTimeout, StoreUnavailable: as `Snapshot.select`.
     """
@@ -105,7 +105,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
 
 
 def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
-    """Repair the differences that still exist; return their number, and messages for impossible repairs."""
+    """Repair differences that still exist; return the number of repairs, and messages for impossible ones."""
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
     # A table that was dropped and created again may have none of these indexes.

@@ -1,4 +1,4 @@
-"""A step of a select above a base.
+"""A step of a select in a tablet with a base.
 
 The store may have only a part of a row, so it cannot evaluate the predicate. A step reads the deltas of a
 range of keys, merges them with the row groups of the base in that range, and evaluates whole columns.
@@ -20,11 +20,11 @@ from percolator_core.tables.select import TabletSelect
 from percolator_core.transaction.scan import OtherReads, TabletScan
 
 BASE_ROWS: Final = 65536
-"""About the most rows of the base that one step merges."""
+"""One step merges about this many rows of the base at most."""
 
 STORE_ROWS: Final = 4096
 STORE_BYTES: Final = 8 << 20
-"""About the most deltas, and bytes of deltas, that one step merges."""
+"""One step merges about this many deltas, and bytes of deltas, at most."""
 
 Fetch = Callable[[TabletScan], bytes]
 """Fetches the next step of a scan, and returns the reference of the tablet's base at that time."""

@@ -13,10 +13,10 @@ CACHE_BYTES: Final = 16 << 20
 """Bound of one transaction's cache. A cell read beyond it is not kept, and is read again when needed."""
 
 CACHE_CELL: Final = 150
-"""Estimated bytes of a cached cell, beside its row key and value."""
+"""Estimated bytes of a cached cell, without its row key and value."""
 
 CACHE_COLUMN: Final = 300
-"""Estimated bytes of a cached column, beside its name."""
+"""Estimated bytes of a cached column, without its name."""
 
 
 class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
@@ -51,7 +51,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
             cells[row] = value
 
     def keep_extra(self, read: RowRead, limit: bytes) -> None:
-        """Add the cells that prefetch has read, if version and lock settle them. This waits for no lock."""
+        """Add the cells that prefetch has read, if version and lock show the value. It waits for no lock."""
         if self.prefetch is not None:
             self.prefetch.brought += len(read.extra)
         pairs = iter(read.brought)

@@ -164,7 +164,7 @@ class CellReads(LateReads):
             timestamp = self._follow(timestamp, epoch, tuple(cells))
         if self._after is not None and timestamp <= self._after:
             raise ConfigurationError(
-                f"the timestamp {self._after} to begin after comes from another store, or from the future"
+                f"the timestamp after={self._after} comes from another store, or from the future"
             )
         self._start_ts = timestamp
         self._limit = pack_timestamp(timestamp)
@@ -176,7 +176,7 @@ class CellReads(LateReads):
         Return the timestamp, or a newer one if no cell was read yet.
 
         Raises:
-            TransactionConflict: the cells were read by another definition of their table.
+            TransactionConflict: the cells were read with another definition of their table.
         """
         while True:
             tables = self._handles = self._client.catalog.refresh()
@@ -354,9 +354,9 @@ class CellReads(LateReads):
         lock: bytes | None,
         base: bytes | None = None,
     ) -> Version | None:
-        """Return the visible version: the newest one, or the base's, if it settles the read.
+        """Return the visible version.
 
-        Otherwise a script finds the version.
+        A script finds it, unless the newest version or the base's is known to be the visible one.
         """
         if not is_settled(version, lock, self._limit, base is not None):
             return self._read_slowly(handle, row, column)
@@ -367,8 +367,8 @@ class CellReads(LateReads):
     def _newest_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes] | None:
         """The cells of a row from its newest versions.
 
-        None if they do not settle the read: a cell has a lock or a version above the snapshot, or the tablet
-        does not stand.
+        None if other versions may be the visible ones: a cell has a lock or a version above the snapshot, or
+        the tablet does not stand.
         """
         self._must_be_of_this_process()
         self._round_trips += 1

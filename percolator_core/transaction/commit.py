@@ -58,7 +58,7 @@ _PARTS: Final = 5
 """The number of arguments for each prewritten cell."""
 
 _LOCK_ROUNDS: Final = 8
-"""Most dead transactions whose locks one commit resolves before it gives up."""
+"""At most this many attempts of one commit; between two, it resolves the locks of a dead transaction."""
 
 
 class _Refused(Exception):
@@ -84,7 +84,7 @@ class Commit:
     ) -> None:
         """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction.
 
-        ``owner`` is the id of the process that began the transaction. A child of it does not commit.
+        ``owner`` is the id of the process that began the transaction. A forked child does not commit.
         """
         self._client = client
         self._restock = restock and not client.one_call_a_tablet
@@ -129,8 +129,8 @@ class Commit:
     def prewrite(self) -> int:
         """First phase: lock every cell. Return the commit timestamp.
 
-        The timestamp is requested after the last prewrite on the same connection. So it is above the start of
-        every snapshot that did not see the locks.
+        The timestamp is requested after the last prewrite, on the same connection. So it is above the start
+        of every snapshot that did not see the locks.
         """
         try:
             return self._clearing_locks(self._prewrite_all)
@@ -257,7 +257,7 @@ class Commit:
         )
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
-        """Raise if a prewrite call was refused; return the commit timestamp in one phase, else 0."""
+        """Raise if a prewrite call was refused; return the commit timestamp if it also committed, else 0."""
         outcome, commit_ts, cell, lock = reply
         if outcome in {"prewritten", "committed"}:
             return commit_ts
@@ -364,7 +364,8 @@ def notify(client: Client, mutations: list[Mutation]) -> int:
     """Commit a write set that has only notifications; return the commit timestamp.
 
     Raises:
-        TransactionConflict: a table was changed or dropped since. Notifying again does no harm.
+        TransactionConflict: a table was changed or dropped after `Transaction.notify`. Notifying again
+            does no harm.
         StoreUnavailable: the store does not answer. Notifying again does no harm.
     """
     notifications = []

@@ -1,4 +1,4 @@
-"""Reads that the newest version and the lock of a cell do not settle: by script, and from the base."""
+"""Reads for which the newest version and the lock of a cell do not suffice: by script, and from the base."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from percolator_core.transaction.row_read import RowRead
 from percolator_core.transaction.scan import PAGE_ROWS, OtherReads, TabletScan
 
 _AT_ONCE: Final = 16
-"""The most steps of scans that are sent together: the store runs one while the client decodes another."""
+"""At most this many steps of scans are sent together: the store runs one while the client decodes another."""
 
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
-"""A cell whose newest version and lock did not settle the read, and its position among the values."""
+"""A cell whose newest version and lock did not suffice for the read, and its position among the values."""
 
 
 Cold: TypeAlias = tuple[Wanted, Sequence[int]]
@@ -50,7 +50,7 @@ class _Found(NamedTuple):
 def with_cold(versions: list[Version], cold: Version | None, most: int) -> list[Version]:
     """Add the base's version of a cell to the store's versions, newest first, up to ``most`` versions.
 
-    The base has one version of a cell: a collection has removed the older ones before the flush.
+    The base has one version of a cell: garbage collection has removed the older ones before the flush.
     """
     if cold is None or len(versions) >= most or any(cold.commit_ts >= one.commit_ts for one in versions):
         return versions
@@ -110,7 +110,8 @@ class LateReads(TypedReads):
     ) -> Iterator[tuple[TabletBase, dict[bytes, Delta]]]:
         """The base of each tablet of a typed table, and the deltas of its rows.
 
-        ``columns`` are value columns. The caller limits the number of rows. Raises the errors of a select.
+        ``columns`` are value columns. The caller must limit the number of rows. Raises the errors of a
+        select.
         """
         fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
         if len(fields) > len(handle.definition.value_columns):
@@ -167,7 +168,7 @@ class LateReads(TypedReads):
             self._read_bases(cold, values)
 
     def _settle(self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]) -> None:
-        """Read the unsettled cells by script; add those that the base may have to ``cold``."""
+        """Read the unsettled cells by script; add to ``cold`` those that the base may have."""
         located = [(read.handle, read.row, column.encoded) for read, column, _ in unsettled]
         replies, _ = self._ask([self._read_command(*where) for where in located])
         for (handle, row, column), (_, _, position), reply in zip(located, unsettled, replies, strict=True):
@@ -178,7 +179,7 @@ class LateReads(TypedReads):
                 cold.append((Wanted((handle, handle.tag(row), found.base), row, [column]), [position]))
 
     def _read_bases(self, cold: Sequence[Cold], values: list[bytes | None]) -> None:
-        """Read cells that the store does not have from the bases of their tablets."""
+        """Read from the bases the cells that the store does not have."""
         found = self._client.bases.values([wanted for wanted, _ in cold])
         for (_, positions), cells in zip(cold, found, strict=True):
             for position, value in zip(positions, cells, strict=True):

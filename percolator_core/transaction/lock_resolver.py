@@ -112,8 +112,8 @@ def settling(
 ) -> Command:
     """The command that rolls a transaction's locks on some cells forward or back, by its fate.
 
-    ``cells`` is a flat list: tag's position, row, column and kind. Cells that the transaction has not locked
-    are skipped.
+    ``cells`` has four elements for each cell: the tag's position, row, column and kind. Cells that the
+    transaction has not locked are skipped.
     """
     if fate.state == "committed":
         return client.store.command(calls.commit(tags, (), "secondaries", start_ts, fate.commit_ts, cells))

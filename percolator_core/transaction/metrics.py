@@ -82,7 +82,7 @@ class Tally:
     """Adds up the costs of transactions of all threads.
 
     A transaction that ends appends a pair to ``ended``: True if it committed, and its numbers. Appending
-    takes no lock. A transaction that finds `FOLD` entries in the queue calls `fold`.
+    takes no lock. A transaction that finds `FOLD` entries there calls `fold`.
     """
 
     __slots__ = ("_lock", "_sums", "ended")

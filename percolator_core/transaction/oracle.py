@@ -1,7 +1,7 @@
 """The timestamp oracle: strictly increasing timestamps (paper, section 2.3).
 
 The oracle is a hash in the store and a script; this module is its client. A timestamp is microseconds since
-the epoch. If the clock is behind the last timestamp, the next one is still higher than the last. Tasks whose
+the epoch. If the clock is behind the newest timestamp, the next timestamp is still higher. Tasks whose
 requests are sent in one batch share one request to the oracle; several batches may be under way at a time.
 The timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp is requested
 after the last prewrite, and a snapshot must see all earlier commits. Only a transaction that reads nothing
@@ -24,7 +24,7 @@ from percolator_core.store.packing import Command
 T = TypeVar("T")
 
 MOST_SPARES: Final = 1024
-"""Most spare timestamps that a client keeps."""
+"""A client keeps at most this many spare timestamps."""
 
 
 class Oracle:
@@ -44,7 +44,7 @@ class Oracle:
 
         Each has the time when it came (`time.monotonic`), and the process that it belongs to. A transaction
         without reads is ordered by its commit alone. An older start only makes a conflict more likely, and
-        then the transaction takes a fresh timestamp. No commit and no read may use a spare one.
+        then the transaction takes a fresh timestamp. No commit and no read may use a spare timestamp.
         """
 
     def note(self, timestamp: int) -> None:

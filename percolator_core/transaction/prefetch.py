@@ -2,12 +2,13 @@
 
 A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row adds
 other columns: those that earlier runs of the same observer read in most rows with the same first read. The
-first read of a row is that of a column, or that of the acknowledgement. Statistics by table would be wrong
-for an observer that reads five columns of its own row and one column of a thousand other rows.
+first read of a row reads a column or the acknowledgement. Statistics by table would be wrong for an observer
+that reads five columns of its own row and one column of a thousand other rows.
 
-No result depends on a guess. A prefetched cell is used only if it would settle an ordinary read: no lock, and
-a version below the snapshot, or no version in a tablet that stands. The transaction reads any other cell when
-it needs the cell. So prefetch never waits for a lock, never resolves a lock, and never fails.
+No result depends on a guess. A prefetched cell is used only if it would suffice for an ordinary read: it has
+no lock, and either a version below the snapshot or, in a tablet that stands, no version. The transaction
+reads any other cell when it needs the cell. So prefetch never waits for a lock, never resolves a lock, and
+never fails.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from percolator_core.layout.keys import is_internal
 from percolator_core.transaction.row_read import BYTES_AT_ONCE, RowRead
 
 MOST_BROUGHT: Final = 32
-"""Most columns that one read adds."""
+"""One read adds at most this many columns."""
 
 USUAL: Final = 0.5
 """A column is prefetched if runs have read it in at least this share of the rows."""
@@ -37,19 +38,19 @@ WINDOW: Final = 128
 """All counts are halved after this many rows, so that the statistics follow a change."""
 
 MOST_KNOWN: Final = 256
-"""Most columns that are counted for one trigger, and most triggers."""
+"""At most this many triggers have statistics, each for at most this many columns."""
 
 _ROWS_RECORDED: Final = 512
-"""Most rows of a table from which one run learns."""
+"""A run learns from at most this many rows of a table."""
 
 _SMOOTHING: Final = 8
 """The average size of a column's values covers about this many of the newest values."""
 
 _FEW_ROWS: Final = 8
-"""A new plan is made after each of the first rows, up to this number, and later after this many more rows."""
+"""A new plan is made after each row up to this number of rows, and later once in this many rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
-"""The first read of a row: its table for an acknowledgement, else the column that was asked for."""
+"""The first read of a row: the table if it read the acknowledgement, else the requested column."""
 
 Record: TypeAlias = dict[Trigger, int]
 """A run's reads of one row: the trigger, then columns, each with the size of its value."""

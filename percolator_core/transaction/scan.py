@@ -1,7 +1,7 @@
 """Scans: the rows of a tablet between two keys, in bounded steps.
 
-If the newest versions settle the read, the script replies with packed versions and the client unpacks them:
-all other clients wait while a script runs.
+If the newest versions are the visible ones, the script returns them packed and the client unpacks them,
+because all other clients wait while a script runs.
 
 In a tablet with a base, a step returns what the store has in a range of keys: the *deltas* of rows. They are
 merged with the rows of the base while the rows are consumed.
@@ -43,11 +43,11 @@ PAGE_BYTES: Final = 1 << 20
 """Bounds of one step of a scan over one tablet."""
 
 _JUDGED: Final = b"judged"
-"""Precedes the cells of a whole row if the newest versions did not settle all of them."""
+"""Precedes the cells of a whole row if not all newest versions are the visible ones."""
 
 
 class OtherReads(NamedTuple):
-    """The reads of a scan for cells that its steps do not return.
+    """The reads that a scan needs for cells that its steps do not return.
 
     ``locked`` reads a cell that a lock blocks, by table, row and encoded column.
     """
@@ -185,7 +185,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell: a list of its version, an empty list, or a list of two if a lock blocks the read."""
+        """Add a cell. The list has its version, nothing, or two elements if a lock blocks the read."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value
@@ -202,11 +202,11 @@ class TabletScan:
         else:
             self._low = resume
 
-    # Above a base.
+    # Tablets with a base.
 
     @property
     def rest(self) -> tuple[bytes, bytes | None]:
-        """The range that no step has scanned yet: its first key, and the key behind its last one, or None."""
+        """The range that no step has scanned yet: its first key, and its exclusive end (None: no end)."""
         return self._range(self._low, self._high, b"")
 
     def take_deltas(self, found: Scanned) -> int:

@@ -168,7 +168,7 @@ class Snapshot(CellReads):
         return value
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
-        """The cells of a row that exist, by column; all columns, or those named.
+        """The existing cells of a row by column: of all columns, or of those named.
 
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
@@ -236,7 +236,7 @@ class Snapshot(CellReads):
     ) -> list[list[Version | None]]:
         """The visible versions of the same cells of many rows, row by row, without own writes.
 
-        One command for each row, in one round trip. The caller limits the number of rows.
+        One command for each row, in one round trip. The caller must limit the number of rows.
         """
         self._must_be_open()
         if not rows or not fields:
@@ -276,13 +276,13 @@ class Snapshot(CellReads):
         """The rows of a table with their cells, in row order across tablets.
 
         ``start`` is inclusive, ``stop`` exclusive; ``prefix`` narrows both. Rows that have none of the
-        ``columns`` are left out. ``limit`` is the most rows to return, 0 or more; None is all. Rows are
+        ``columns`` are left out. At most ``limit`` rows (0 or more) are returned; None means all. Rows are
         fetched in bounded steps while the iterator is consumed. A transaction's scan has the writes that were
         made before the call.
 
         Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`; while it
-            is consumed, too.
+            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`; also while
+            the iterator is consumed.
             TypeError, ValueError: ``limit`` is no int, or below 0.
         """
         self._must_be_open()
@@ -321,7 +321,7 @@ class Snapshot(CellReads):
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # After a commit no scan may take a step: a transaction that only wrote may have started in the past.
+        # After a commit scans must not go on: the start of a transaction that only wrote may be in the past.
         self._must_be_open()
         at = self.start_timestamp
         asked = [scan for scan in scans if not scan.next_page()]
@@ -369,7 +369,7 @@ class Snapshot(CellReads):
         yield from merged(scans, self.take_scans, limit, reverse)
 
     def _whole_row(self, handle: TableHandle, row: bytes) -> dict[str, bytes]:
-        """All cells of a row: from its newest versions if they settle the read, else from a scan."""
+        """All cells of a row: from its newest versions if they are the visible ones, else from a scan."""
         cells = self._newest_row(handle, row)
         if cells is not None:
             return cells

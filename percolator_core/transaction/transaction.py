@@ -23,7 +23,7 @@ from percolator_core.transaction.write_buffer import TableWrites
 from percolator_core.transaction.write_set import Mutation, mutations_of
 
 _BLIND_ROUNDS: Final = 16
-"""Most fresh starts of a transaction that never read, each after a conflict with a newer commit."""
+"""A transaction that has read nothing tries to commit with at most this many fresh start timestamps."""
 
 SPARE_LIFE: Final = 1.0
 """Seconds for which a spare timestamp may start a transaction."""
@@ -143,12 +143,12 @@ class Transaction(Snapshot, TypedWrites):
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(row)}")
         rows = self._writes.get(handle.name)
         if rows is None:
-            # The write comes last: if an exception of a signal handler interrupts this, there is none.
+            # The write comes last: an exception of a signal handler between the two lines leaves no write.
             self._written[handle.name] = handle
             self._writes[handle.name] = {row: {column: write}}
             return
         if self._written[handle.name] is not handle:
-            # The first read found a change of the table, and earlier writes were made by the old definition.
+            # The first read found a change of the table; earlier writes were made with the old definition.
             raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)
         if columns is None:
@@ -255,8 +255,8 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.
 
-        The commit alone orders such a transaction. After a newer commit it takes a newer start, without a
-        conflict.
+        The commit alone orders such a transaction. If it conflicts with a newer commit, it tries again with a
+        newer start.
         """
         spare = self._spare_timestamp()
         if spare is not None:

@@ -45,7 +45,8 @@ from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
 
 CONFLICT_ROUNDS: Final = 5
-"""Most tries of a run that conflicts with other transactions; then its cell is given back."""
+"""A run that conflicts with other transactions is tried at most this many times; then its cell is given
+back."""
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05

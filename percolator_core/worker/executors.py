@@ -42,7 +42,7 @@ _FREE_PAUSE: Final = 0.1
 """Seconds between two claims while fewer than half of the slots are free."""
 
 _AFTER_A_KILL: Final = 1.0
-"""Seconds to wait for the threads of child processes that were killed."""
+"""Seconds to wait for the threads whose child processes were killed."""
 
 
 class ConcurrencyLimit:

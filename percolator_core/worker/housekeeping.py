@@ -133,7 +133,7 @@ class Housekeeping:
             mine = names.index(self._registration.name)
             self.own = frozenset(range(mine, self._dirty.tablets, len(names)))
         # The digest is empty if the activation of another chain was interrupted. Then no other worker will
-        # end the rolling start.
+        # end the rolling start, so this one does.
         mine_is_new = now_active.digest in ("", self._chain.digest)
         if mine_is_new and now_active.beside and len(same) == len(workers):
             self._end_rolling_start()
@@ -147,5 +147,5 @@ class Housekeeping:
             pass  # a schema change waits for a transaction: the next round tries again
         except UnknownColumn as error:
             # The column was renamed after the activation. The workers of this chain go on. The workers of a
-            # chain with the new name will end the rolling start.
+            # chain that declares the new name will end the rolling start.
             log.warning("the rolling start cannot be ended", error=str(error))

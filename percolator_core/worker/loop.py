@@ -321,8 +321,8 @@ class WorkerLoop:
         except StoreUnavailable:
             raise
         except PercolatorError as error:
-            # The process has ended, so the failure is counted here. If the run has committed nevertheless,
-            # the next run finds its acknowledgement.
+            # The child process has ended, so the failure is counted here. If the run has committed
+            # nevertheless, the next run finds its acknowledgement.
             if not self._executors.closed:
                 self._attempts.failed(lease, start_ts, error, began)
             return 0

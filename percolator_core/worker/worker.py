@@ -61,15 +61,16 @@ class Worker:
     Args:
         db: the database with the tables.
         chain: the observers. Workers of another chain must not run at the same time, unless ``rolling``.
-        threads: the most concurrent runs of observers with ``executor: threads``; 1 or more.
-        width: the most concurrent runs as tasks of this process; 1 or more.
+        threads: the limit of concurrent runs of observers with ``executor: threads``; 1 or more.
+        width: the limit of concurrent runs as tasks of this process; 1 or more.
         prefetch: True to read in one request the columns that earlier runs of an observer read one by one.
-        cpus: the most concurrent runs of observers with ``executor: processes``, each in a process of its
+        cpus: the limit of concurrent runs of observers with ``executor: processes``, each in a process of its
             own; 1 or more, by default one for each core that this process may use.
         strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
             ``partitioned`` shares out the tablets among the workers of the chain. Each worker claims from
             other tablets only if no cell is due in its own, so every tablet has a worker at any time.
-        tablets: the numbers of its own tablets, for any number of workers; only with ``partitioned``.
+        tablets: the numbers of its own tablets, which then do not depend on the number of workers; only with
+            ``partitioned``.
         rolling: start also while workers of another chain run. Those workers go on until they are stopped,
             and writers set marks for the observers of both chains.
         listener: is called with each run that has ended.
@@ -118,7 +119,7 @@ class Worker:
         self._loop: WorkerLoop | None = None
         self.made_at = time.monotonic()
         self.abandoned = 0
-        """The number of runs in threads that the last `run` did not wait for, after its grace period.
+        """The number of runs in threads that were still under way when `run` last returned.
 
         Their cells were given back. The interpreter waits for these threads at its exit.
         """
@@ -134,7 +135,7 @@ class Worker:
         return self._loop is not None
 
     def stalled(self) -> float:
-        """Return the seconds since the loop last turned, or since it began to wait for its start.
+        """Return the seconds since the loop last began a turn; without a loop, since the worker was made.
 
         An idle loop turns every second or two. For any thread.
         """

@@ -67,7 +67,7 @@ def check_timestamps(ledger: Ledger, report: Report) -> None:
                 Anomaly.COMMIT_BELOW_START,
                 (name,),
                 (),
-                f"{name} began at {start_ts} and committed at {commit_ts}, which is not above it",
+                f"{name} began at {start_ts} and committed at {commit_ts}, which is not later",
             )
     stamps = [*filter(None, ledger.start_ts), *filter(None, ledger.commit_ts)]
     if len(set(stamps)) < len(stamps):
@@ -135,8 +135,8 @@ def _compare(
             report.add(Anomaly.MISSING, (name,), (where,), sentence)
         else:
             sentence = (
-                f"{name}, of unknown outcome, committed at {version[0]} by what the store holds of it, "
-                f"and its {what} to {where} is not there"
+                f"{name}, of unknown outcome, committed at {version[0]}, as other versions show, "
+                f"but the store lacks its {what} to {where}"
             )
             report.torn.add(name)
             report.add(Anomaly.PARTIAL, (name,), (where,), sentence)

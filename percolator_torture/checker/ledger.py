@@ -57,10 +57,12 @@ class Ledger:
         self.final = final
         self.start_ts, self.commit_ts = array("q", history.start_ts), array("q", history.commit_ts)
         self.found = _found(history, final)
-        """The cells of the store, with marks packed like those of the history; None for nothing."""
+        """The versions of each cell in the store, with marks packed like those of the history; None without
+        any."""
         self.committed_unknown = 0
         self._forgotten_deletions: dict[int, list[int]] = {}
-        """The start timestamps, 0 if unknown, of unknown transactions that delete a cell, by cell."""
+        """By cell, the start timestamps (0 if unknown) of transactions that delete it and of which neither
+        the outcome is known nor a trace is left."""
         self._deleters: dict[int, list[int]] | None = None
         if UNKNOWN in history.outcome:
             self._resolve_unknown()
@@ -75,7 +77,7 @@ class Ledger:
         return None
 
     def is_committed(self, position: int) -> bool:
-        """Return True if a transaction commits writes."""
+        """Return True if a transaction has committed writes."""
         return self.commit_ts[position] > 0
 
     def may_be_collected(self, cell: int, place: int) -> bool:
@@ -169,9 +171,9 @@ class Ledger:
     def _resolve_deletions(self, nameless: Sequence[int]) -> None:
         """Find unknown transactions without a start timestamp whose deletions are in the store.
 
-        A deletion has no mark, and its start timestamp belongs to no transaction that reported it. Deletions
-        with one start timestamp belong to one transaction. Assign them to a transaction that deletes exactly
-        these cells, or else to a transaction that deletes more.
+        A deletion has no mark, and no transaction has reported the start timestamp of these deletions.
+        Deletions with one start timestamp belong to one transaction. Assign them to a transaction that
+        deletes exactly these cells, or else to a transaction that deletes more.
         """
         told = set(self.start_ts)
         deletes = {position: self._deletes(position) for position in nameless}
@@ -226,7 +228,7 @@ def _found(history: History, final: FinalState) -> list[Versions | None]:
 
 
 def _translation(ours: Processes, theirs: Processes) -> list[int] | None:
-    """Map our numbers of processes to theirs; None if they are the same."""
+    """Map their numbers of processes to ours; None if they are the same."""
     numbers = [ours.index(name) for name in theirs.names]
     return None if numbers == list(range(len(numbers))) else numbers
 

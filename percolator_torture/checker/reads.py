@@ -1,4 +1,4 @@
-"""Check that every read saw its snapshot, the newest versions below its start, and its own writes."""
+"""Check that every read saw its snapshot (the newest versions below its start) and its own writes."""
 
 from __future__ import annotations
 

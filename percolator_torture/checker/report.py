@@ -10,7 +10,7 @@ from typing import Final
 from percolator_torture.histories.history import CellKey
 
 KEPT: Final = 100
-"""The most violations of one name in a report; further violations are only counted."""
+"""A report has at most this many violations of one name; further violations are only counted."""
 
 
 class Anomaly(StrEnum):
@@ -23,7 +23,7 @@ class Anomaly(StrEnum):
     ABORTED_READ = "aborted read"
     """A read saw a value of a transaction that certainly did not commit (G1a)."""
     INTERMEDIATE = "intermediate version"
-    """A read saw, or the store has, a value that its own transaction had overwritten (G1b)."""
+    """A read saw, or the store has, a value that its writer itself had overwritten (G1b)."""
     OWN_WRITE = "own write missed"
     """A transaction did not see its own newest write."""
     PHANTOM = "phantom"
@@ -47,7 +47,7 @@ class Anomaly(StrEnum):
     PARTIAL = "partial commit"
     """Some writes of a transaction of unknown outcome are in the store, and others are not."""
     REAL_TIME = "real time"
-    """A transaction is ordered before one that had returned before it began."""
+    """Transaction A is ordered before B, although B had returned before A began."""
     LOCK = "leftover lock"
     """A lock is left although all clients have ended and locks were resolved."""
     ORPHAN = "orphan"

@@ -21,7 +21,7 @@ from percolator_torture.faults.doom import STEPS, Step, order
 DAMAGED_FOR: Final = 0.5
 """Seconds for which a file is damaged, or the disk is full."""
 _FULL_AT: Final = 600
-"""The bytes of a file at which the disk is full: some files are written, and others in part."""
+"""The most bytes of a file while the disk is full: larger files are written in part."""
 
 Later = Callable[[float, Callable[[], None]], None]
 """Calls a function after a number of seconds, or at the end of the run."""
@@ -46,7 +46,7 @@ class BaseStrikes:
         """The killed maintainers, by the step of their work."""
 
     def strike(self, event: Event) -> bool:
-        """Start a fault; return False if that is not possible yet, or it has not happened yet."""
+        """Start a fault; return True once it has happened, and False if the caller has to call again."""
         match event.nemesis:
             case Nemesis.KILL_MAINTAINER:
                 return self._kill_maintainer()

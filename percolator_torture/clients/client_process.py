@@ -31,10 +31,10 @@ from percolator_torture.workloads import WORKLOADS
 
 LOCK_WAIT: Final = 10.0
 PATIENCE: Final = 300.0
-"""Seconds for which a request is repeated: a server that was killed reads its log first."""
+"""Seconds for which a request is repeated: enough for a killed server to start and read its log."""
 ORPHANED: Final = 3
 _PAUSE: Final = 0.02
-"""Seconds of a pause after the store has refused something."""
+"""Seconds of the pause after `StoreUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Player:
 
 
 def obey(finishing: threading.Event, obeyed: Callable[[str], object] = str) -> None:
-    """Wait for ``finish``, and for the end of stdin; ``obeyed`` gets any other order."""
+    """Read orders until stdin ends, then exit. ``finish`` sets ``finishing``; ``obeyed`` gets all others."""
     for line in sys.stdin:
         if line.strip() == "finish":
             finishing.set()

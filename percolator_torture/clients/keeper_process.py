@@ -1,8 +1,8 @@
 """The process of a maintainer or a worker: ``python -m percolator_torture.clients.keeper_process``.
 
-It gets its orders as a client does. Its seat is the number of its role among the workload's ``keepers``:
-``flush``, ``compact`` and ``collect`` maintain the tables again and again, and ``compact`` also moves their
-bases; ``work`` runs the observers.
+It gets its orders as a client does. Its seat is the position of its role in the workload's ``keepers``. The
+roles ``flush``, ``compact`` and ``collect`` maintain the tables again and again, and ``compact`` also moves
+their bases; the role ``work`` runs the observers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM: Final = (sys.executable, "-m", "percolator_torture.clients.keeper_proce
 LEASE: Final = 0.3
 """Seconds of a lease: less than the time for which a maintainer is stopped."""
 GRACE: Final = 5.0
-"""Seconds for which files that no manifest names stay."""
+"""Seconds before a file that no manifest names is removed."""
 
 _SMALL: Final = (
     (bases, "LEASE", LEASE),
@@ -46,13 +46,15 @@ _SMALL: Final = (
 )
 """Constants of the library, set so that the maintenance of a small table has many small steps."""
 _PAUSE: Final = 0.4
-"""The longest pause between two passes: each pass refuses the transactions that began before it."""
+"""The longest pause between two passes, in seconds. The pauses let transactions commit: each pass causes the
+refusal of those that began before it.
+"""
 
 _RATE: Final = 30_000.0
-"""Bytes a second of a slow maintainer, which gives others time between its steps."""
+"""Bytes per second of a slow maintainer: other processes act between its steps."""
 
 _MOVES: Final = 0.05
-"""The share of passes that move a base to another folder, or change only its declaration."""
+"""The share of ``compact``'s passes that move a base to another folder, or change only its declaration."""
 
 
 class Keeper:

@@ -61,7 +61,7 @@ class Strikes:
             ending[1]()
         done = self._crew.done
         for event in [event for event in self._events if event.at <= done]:
-            if self._strike(event):  # otherwise it waits, and delays no other
+            if self._strike(event):  # otherwise the event stays, and does not delay the others
                 self._events.remove(event)
                 self.counts[event.nemesis] += 1
 
@@ -72,7 +72,7 @@ class Strikes:
 
     @property
     def waits_for_bases(self) -> bool:
-        """True if faults of bases have not happened yet: they need no client."""
+        """True if the run has to wait for faults of bases, which are possible without clients, too."""
         return any(event.nemesis in OF_BASES for event in self._events)
 
     def end(self) -> None:
@@ -118,7 +118,7 @@ class Strikes:
         if process is None:
             return False
 
-        # Nothing happens if it has been killed.
+        # Without effect if the process has been killed.
         self._later(self._stopped_for, partial(process.send_signal, signal.SIGCONT))
         return True
 

@@ -1,7 +1,8 @@
-"""The faults of a run, by the number of finished transactions, so that a slow machine meets the same faults.
+"""The faults of a run.
 
-The schedule depends on the seed alone. The interleaving of the processes does not depend on the seed. So a
-second run with a seed repeats the plan and the choices of each client, but not the history.
+The number of finished transactions, not the time, decides when a fault is due. So a slow machine meets the
+same faults. The schedule depends on the seed alone. The interleaving of the processes does not depend on the
+seed. So a second run with the same seed repeats the plan and the choices of each client, but not the history.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ _LONG_SHARE: Final = 0.05
 _RARE: Final = 5
 """For this many kills there is one of each event that delays all clients."""
 _FIRST, _LAST = 0.02, 0.85
-"""Faults happen between these shares of the run: outside, few clients work, and a fault may wait for one."""
+"""Faults happen between these shares of the run. At its start and end few clients work, and a fault might
+have to wait for one.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,7 +155,7 @@ def refuse_impossible(nemeses: Sequence[Nemesis], url: str | None) -> None:
     if impossible:
         raise ConfigurationError(
             f"{', '.join(impossible)} cannot be done to the server of --url: name other nemeses, or leave "
-            "--url out for a server of its own"
+            "--url out, so that the run starts a private server"
         )
 
 
@@ -161,9 +164,9 @@ def make_schedule(
 ) -> list[Event]:
     """Return the events of a run in their order.
 
-    There are ``kills`` kills of clients and of maintainers, half as many of most other events, and a fifth as
-    many events that delay all clients. Each happens at least once if there are kills, or if kills are not
-    among the ``nemeses``.
+    There are ``kills`` kills of clients, and as many of maintainers. There are half as many of each other
+    event, but a fifth as many if the event delays all clients. Each event but these kills happens at least
+    once.
     """
     often = max(1, kills // 2)
     rare = max(1, kills // _RARE)
@@ -184,7 +187,7 @@ def make_schedule(
     }
     events = []
     for nemesis in dict.fromkeys(nemeses):
-        # Random numbers of its own: leaving out one nemesis does not change the others.
+        # A generator for each nemesis, so that leaving one out does not change the events of the others.
         dice = random.Random(f"{seed}/schedule/{nemesis}")
         for _ in range(counts.get(nemesis, 0)):
             at = int(transactions * dice.uniform(_FIRST, _LAST))

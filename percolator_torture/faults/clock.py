@@ -46,5 +46,5 @@ class FakeClock:
 
     def set_forward(self, store: Store, seconds: float) -> None:
         """Set the clock forward by ``seconds``, from the next script on."""
-        # Without the faults of a subclass: this operation is the test's own.
+        # The method of `Store`: a subclass would inject faults, but this operation is the test's own.
         Store.call_apart(store, (b"INCRBY", self.key, int(seconds * 1_000_000)))

@@ -53,7 +53,7 @@ def bases_of(db: Database, tables: Iterable[str]) -> Iterator[TabletFiles]:
 def unnamed_files(db: Database, tables: Iterable[str]) -> Iterator[str]:
     """Compare the files of each tablet with those that its manifest names; yield a sentence if they differ.
 
-    Of the manifests, a tablet keeps the valid one, and possibly one more.
+    A tablet may keep one manifest besides the one that its reference names.
     """
     for tablet in bases_of(db, tables):
         folder = tablet.name.rpartition("/")[0]
@@ -145,12 +145,12 @@ class Vandal:
         return restore
 
     def _probe(self, tablet: TabletFiles, name: str) -> None:
-        """Read the table with an empty cache: the read is refused unless the tablet has another manifest."""
+        """Read the table with an empty cache. This must fail, unless the tablet now has another manifest."""
         self._db.client.bases = Bases()
         for _ in range(_ATTEMPTS):
             try:
                 snapshot, handle = self._db.snapshot(), self._db.catalog.table(tablet.table)
-                # The rows of an index have no cells for a scan.
+                # A scan would not return the rows of an index, which have no cells.
                 found = (snapshot.select if handle.is_typed else snapshot.scan)(tablet.table)
                 rows = sum(1 for _ in found)
             except BaseDamaged as error:
@@ -173,10 +173,10 @@ class Vandal:
             names_all and name.startswith(f"{quote(tablet.table, safe='')}-") and f"/{tablet.number}/" in name
         )
         if error.file != name or not names_all:
-            self.wrong.append(f"the file {name} of {tablet.table} is damaged, and a read told: {error}")
+            self.wrong.append(f"the file {name} of {tablet.table} is damaged, but a read reported: {error}")
 
     def unjustified(self, refusals: Iterable[Refusal]) -> Iterator[str]:
-        """Yield a sentence for each error of a client without damage to that file at that time."""
+        """Yield a sentence for each refusal whose file was not damaged at that time."""
         damages = defaultdict(list)
         for damage in self.damages:
             damages[damage.file].append(damage)

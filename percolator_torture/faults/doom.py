@@ -60,7 +60,7 @@ class Doom:
             if step.script in operation.names:
                 if step.when == "before":
                     os.kill(os.getpid(), signal.SIGKILL)
-                self._is_over = True  # before its next request, which is after the reply to this one
+                self._is_over = True  # so it dies before its next request, when this one has its reply
         return self._plan.choose(operation)
 
 

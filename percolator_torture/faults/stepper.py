@@ -2,7 +2,7 @@
 
 A `Stepper` runs a function in a greenlet. Whenever the function reaches an operation of a `FaultyStore`,
 control returns to the test. The test may then run other code and continue the function later. A test that
-never continues it simulates a crash. The library has no code for steppers; a program can stop exactly at its
+never continues it simulates a crash. The library has no code for steppers, so a program stops only at its
 operations.
 """
 
@@ -68,8 +68,8 @@ class Stepper(Generic[T]):
     def run(self, until: Callable[[Point], bool] | None = None) -> Point | None:
         """Go on to the next point for which ``until`` is true; to the end of the function if there is none.
 
-        Raises RuntimeError if the function waits while no other program runs: no time passes for a stepped
-        program.
+        Raises RuntimeError if the function sleeps again and again: it waits for another program, and none can
+        run before this method returns.
         """
         naps = 0
         while (point := self.step()) is not None:
@@ -77,7 +77,7 @@ class Stepper(Generic[T]):
                 return point
             naps += point.when == "asleep"
             if naps > _MOST_NAPS:
-                raise RuntimeError("the stepped function waits for what never happens")
+                raise RuntimeError("the stepped function waits for an event that never happens")
         return None
 
     def result(self) -> T:
@@ -92,7 +92,7 @@ class Stepper(Generic[T]):
     def abandon(self) -> None:
         """Leave the function at its position, as a crash does: it sends nothing more. Idempotent.
 
-        `MortalClient.die` ends what its process leaves behind.
+        The function's client still counts as alive; `MortalClient.die` changes that.
         """
         if self.done:
             return
@@ -157,7 +157,8 @@ class MortalClient(Client):
     def die(self, *, token_outlives: bool = False) -> None:
         """Make the owner of this client's locks count as dead from now on, whatever else it sends.
 
-        With ``token_outlives`` the token is only not renewed: it expires within `client.TOKEN_LIFE`.
+        With ``token_outlives`` the token is not deleted, but no longer renewed: it expires within
+        `client.TOKEN_LIFE`.
         """
         owner = self.owner()
         with self._renewing:

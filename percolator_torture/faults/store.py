@@ -73,7 +73,7 @@ class FaultyStore(Store):
         """Call `Store.defer`, with faults; lost operations stay lost. A `Stepper` waits for the replies."""
         stepper = current_stepper()
         if stepper is not None:
-            # One by one, and to the end, so that the test goes on with a known state.
+            # One by one, each with its reply, so that the test goes on with a known state.
             for command in commands:
                 self._operate((command,), NONE, manner="deferred")
             return
@@ -97,26 +97,26 @@ class FaultyStore(Store):
         else:
             super().sleep(seconds)
 
-    # Late copies.
+    # Late requests.
 
     @property
     def late(self) -> int:
-        """The number of requests under way that the client has given up."""
+        """The number of late requests that have not been executed yet."""
         return len(self._late)
 
     def deliver(self) -> int:
-        """Execute all late copies now; return their number."""
+        """Execute all late requests now; return their number."""
         return self._late.deliver()
 
     def close(self) -> None:
-        """Call `Store.close`; late copies that are still under way get lost."""
+        """Call `Store.close`; late requests that have not been executed yet get lost."""
         self._late.close()
         super().close()
 
     # Internals.
 
     def _one_by_one(self, commands: Sequence[Command], stamp: int, **options: Any) -> Exchange:
-        """Return the commands and the timestamp as single operations, in the order that the server keeps."""
+        """Send each command, and the request for a timestamp, as one operation, in the server's order."""
         whole = Exchange(commands, stamp, durable=options.pop("durable", False))
         parts: list[tuple[Sequence[Command], int]] = [((command,), NONE) for command in commands]
         if stamp == BEFORE:
@@ -168,7 +168,7 @@ class FaultyStore(Store):
         self, fault: Fault, operation: Operation, send: Callable[[Sequence[Command]], Exchange]
     ) -> Exchange:
         commands, kind = operation.commands, fault.kind
-        # A call apart blocks its thread: a task that parked would keep the lock of its caller.
+        # `call_apart` has to block its thread: a task that waited in the hub would keep its caller's lock.
         sleep = time.sleep if operation.manner == "apart" else self.sleep
         if kind in _WAITS_FIRST and fault.seconds:
             sleep(fault.seconds)
@@ -187,7 +187,7 @@ class FaultyStore(Store):
         if kind is Kind.SLOW_REPLY:
             sleep(fault.seconds)
         elif kind is not Kind.SLOW_REQUEST:
-            exchange.executed_maybe = True  # a first copy was sent: the client cannot know
+            exchange.executed_maybe = True  # a first copy was sent; the client cannot know if it was executed
         return exchange
 
     def _next(self, commands: Sequence[Command], stamp: int, manner: Any) -> Operation:
@@ -221,7 +221,7 @@ _WAITS_FIRST: Final = frozenset({Kind.SLOW_REQUEST, Kind.REQUEST_LOST})
 _NOT_EXECUTED_NOW: Final = frozenset(
     {Kind.REFUSED, Kind.REQUEST_LOST, Kind.REQUEST_LOST_FOR_GOOD, Kind.LATE, Kind.LATE_COPY}
 )
-"""For requests without a waiting client, which are not repeated."""
+"""Kinds of faults with which a deferred request is not executed at once; it is never repeated."""
 
 
 def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> Exchange:
@@ -230,7 +230,7 @@ def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> E
     if len(exchange.replies) == 2 * count:
         exchange.replies = exchange.replies[count:] if second else exchange.replies[:count]
         exchange.packed = exchange.packed[:count]
-    # Only the client's own library sends a request twice, and then the client knows it.
+    # Without faults, only the client itself sends a request twice, and then sets this, too.
     exchange.executed_maybe = True
     return exchange
 
@@ -262,9 +262,9 @@ def connect(
     lock_wait: float = 30.0,
     **settings: Any,
 ) -> FaultyDatabase:
-    """Connect with faults, as `percolator_core.connect`: ``db.faulty`` is the store, ``db.mortal`` a client.
+    """Connect with faults, as `percolator_core.connect`. Raises the same errors.
 
-    Raises the same errors.
+    ``db.faulty`` is the store, ``db.mortal`` the client.
     """
     store = FaultyStore(url, Keyspace(namespace), plan=plan, clock=clock, **settings)
     return FaultyDatabase(store, Timeouts(lock_ttl, lock_wait))

@@ -21,7 +21,7 @@ class FinalVersion(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A key that should not exist after all locks are resolved; ``detail`` describes it in a few words."""
+    """A key that must not exist once all locks are resolved; ``detail`` describes it in a few words."""
 
     kind: LeftoverKind
     table: str
@@ -36,7 +36,7 @@ class Versions:
     __slots__ = ("commits", "marks", "starts")
 
     def __init__(self, versions: Iterable[tuple[int, int, int]] = ()) -> None:
-        """``versions`` are commit_ts, start_ts and packed mark, in any order."""
+        """Each version is (commit_ts, start_ts, packed mark); they may come in any order."""
         ordered = sorted(versions)
         self.commits = array("q", [commit_ts for commit_ts, _, _ in ordered])
         self.starts = array("q", [start_ts for _, start_ts, _ in ordered])
@@ -69,7 +69,7 @@ class FinalState:
     """All committed versions by cell, and the leftovers.
 
     ``safe_point`` is the safe point of garbage collection, or 0. Versions at or below it may be missing,
-    except for the newest of them.
+    except for the newest of them in each cell.
     """
 
     __slots__ = ("cells", "leftovers", "processes", "safe_point")

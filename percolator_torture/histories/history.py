@@ -60,7 +60,7 @@ class Read(NamedTuple):
 class OwnRead(NamedTuple):
     """A cell read after the transaction had written it itself.
 
-    ``wrote`` is its newest write by then, as `Mark.write` counts, 0 for a deletion.
+    ``wrote`` is its last write to the cell before the read: the `Mark.write`, 0 for a deletion.
     """
 
     cell: CellKey
@@ -79,7 +79,7 @@ class ScanRead(NamedTuple):
     """A range of rows read: ``seen`` has exactly the cells of the columns in ``low <= row < high``.
 
     ``high`` None means the end of the table, ``columns`` None means all columns. ``own`` are the
-    transaction's own writes in the range by then.
+    transaction's own writes in the range before the scan.
     """
 
     table: str
@@ -257,9 +257,7 @@ class History:
             self._at.append(array("i"))
         places = self._at[process]
         if number > len(places) + _GAP:
-            raise ValueError(
-                f"transaction {number} of a process comes long before those in between: count from 1"
-            )
+            raise ValueError(f"transaction {number} of a process skips over a million numbers: count from 1")
         if number >= len(places):
             places.extend(itertools.repeat(-1, number + 1 - len(places)))
         places[number] = position

@@ -271,7 +271,7 @@ def _text(mark: Mark | None) -> str | None:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Switch garbage collection off: of millions of small objects none is in a cycle."""
+    """Switch Python's garbage collector off: none of the millions of small objects is in a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -81,7 +81,7 @@ class Processes:
         if found is None:
             check_process(name)
             if len(self.names) >= 1 << (63 - NUMBER_BITS - WRITE_BITS):
-                raise ValueError("a history has at most 65535 processes: check parts of it by themselves")
+                raise ValueError("a history has at most 65535 processes: check parts of it separately")
             found = self._index[name] = len(self.names)
             self.names.append(name)
         return found

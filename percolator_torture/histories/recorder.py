@@ -37,8 +37,8 @@ T = TypeVar("T")
 NOT_COMMITTED: Final = (TransactionConflict, SnapshotTooOld, LockTimeout, StoreUnavailable)
 """The errors of a commit that promise that nothing was committed. The checker verifies this promise.
 
-A request that may have been executed ends in `CommitUndetermined`. If the prewrite fails, the primary was
-never committed, and only its own client would commit it.
+A request that may have been executed ends in `CommitUndetermined`. If the prewrite fails, the primary is
+never committed, because only the transaction's own client commits it.
 """
 
 _FIRST_PAUSE: Final = 0.002
@@ -61,7 +61,7 @@ class RecordedTransaction:
 
     @property
     def plain(self) -> Transaction:
-        """The transaction itself: its own reads and writes are not recorded."""
+        """The plain transaction: reads and writes through it are not recorded."""
         return self._transaction
 
     @property
@@ -211,7 +211,7 @@ class Recorder:
 
     Raises:
         FileExistsError: the folder has a history of that process; a name is used once.
-        ValueError: the name of a process has letters, digits, ``_``, ``.`` and ``-`` only.
+        ValueError: the name has a character other than letters, digits, ``_``, ``.`` and ``-``.
     """
 
     def __init__(self, db: Database, folder: str | Path, process: str) -> None:
@@ -268,7 +268,7 @@ class Recorder:
         try:
             value = fn(recorded)
         except BaseException:
-            # Nothing has been sent yet, so nothing can be committed, whatever the error is.
+            # No write has been sent yet, so nothing can be committed, whatever the error is.
             transaction.rollback()
             self._journal.note(recorded.record(began, "fail", time.monotonic_ns()))
             raise

@@ -12,23 +12,23 @@ from percolator_torture.histories.final_state import FinalState
 from percolator_torture.histories.survey import read_final
 
 WAIT: Final = 2.0
-"""The wait before the locks are resolved, in times to live of a lock."""
+"""The wait before the locks are resolved, as a multiple of a lock's time to live."""
 _LIMIT: Final = 60.0
-"""Seconds for locks to end."""
+"""Seconds for which `end_locks` tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Locks whose time to live was over, before and after `resolve_locks`."""
+    """The numbers of locks whose time to live was over, before and after `resolve_locks`."""
 
     stranded: int
     left: int
 
 
 def settle(db: Database, lock_ttl: float) -> Settled:
-    """Wait, resolve the locks once, and count. No client may run.
+    """Wait, resolve the locks once, and count. Call it when no client runs any more.
 
-    Locks that are left are then resolved by force, so that a checker can read the rest.
+    Locks that are left are then resolved by force, so that a checker can read all other state.
     """
     time.sleep(WAIT * lock_ttl)
     stranded = sum(1 for _ in db.locks())
@@ -39,9 +39,9 @@ def settle(db: Database, lock_ttl: float) -> Settled:
 
 
 def end_locks(db: Database) -> bool:
-    """Resolve all locks, after the locks of clients whose server was lost have expired.
+    """Resolve all locks; wait until the locks of clients whose server was lost have expired.
 
-    Returns True if none is left, after a minute at most.
+    Returns False if locks are left after a minute.
     """
     until = time.monotonic() + _LIMIT
     while db.resolve_locks(older_than=timedelta(0)).live:
@@ -52,10 +52,10 @@ def end_locks(db: Database) -> bool:
 
 
 def read_state(db: Database, table: str, lock_ttl: float) -> FinalState:
-    """Read all versions and leftovers: before garbage collection, and after it."""
+    """Read all versions and leftovers, then collect garbage and add the leftovers after it."""
     final = read_final(db, [table])
     db.collect_garbage(timedelta(0))
-    # Versions for readers below the old safe point are removed by the next collection.
+    # The first collection may keep versions for readers below the old safe point; the second removes them.
     time.sleep(lock_ttl)
     db.collect_garbage(timedelta(0))
     final.leftovers += read_final(db, [table], collected=True).leftovers

@@ -37,7 +37,7 @@ _TABLETS_AT_A_TIME: Final = 8
 def read_final(db: Database, tables: Iterable[str], *, collected: bool = False) -> FinalState:
     """Read the state of some tables after all clients have stopped and all locks are resolved.
 
-    Nothing is changed. ``leftovers`` are locks, pending notifications (without cells in quarantine) and
+    Nothing is changed. ``leftovers`` are locks, pending notifications (but not of cells in quarantine) and
     orphans: index entries that refer to nothing, and rows without an index entry.
 
     Args:
@@ -87,7 +87,7 @@ class _Tablet:
             self._check_lock_index(entries)
 
     def look_at_key(self, name: bytes) -> None:
-        """Report a key that the row index does not have; of a dirty index, report the entries."""
+        """Report the key of a row that is missing in the row index; report each entry of a dirty index."""
         kind, _, rest = name.partition(b":")
         if kind in {b"r", b"v"} and rest not in self.rows:
             what = "a row" if kind == b"r" else "the history of a row"

@@ -19,14 +19,14 @@ _TIMEOUT: Final = 0.2
 """Seconds that a commit waits for replicas."""
 
 _AMPLE: Final = 8.0
-"""The same if no counting replica is cut off: then the test needs acknowledged writes until the end."""
+"""The same if enough replicas stay connected: commits have to be acknowledged until the primary dies."""
 
 _UNTIMED: Final = 50
 """Commits at the start that are not timed: they open connections and load scripts."""
 
 
 class Before(StrEnum):
-    """The state of the replicas shortly before the primary dies, which decides the promoted one."""
+    """The state of the replicas shortly before the primary dies. It decides which of them is promoted."""
 
     IN_STEP = "replicas in step"
     """All are connected; the one with most data is promoted."""
@@ -47,7 +47,8 @@ class Setting(NamedTuple):
     def is_safe(self, before: Before) -> bool:
         """True if the promoted replica has all acknowledged writes."""
         counted = self.durability.replicas
-        # The promoted replica with most data has the data of every replica.
+        # Except with `PASSED_OVER`, the promoted replica is the one with the most data, so it lacks no data
+        # that another replica has.
         return counted >= self.replicas if before is Before.PASSED_OVER else counted > 0
 
 
@@ -135,7 +136,7 @@ def failover(
 
 
 def _round(setting: Setting, before: Before, number: int, choices: random.Random) -> FailoverRow:
-    # More than the clients have in flight when the replicas are cut off.
+    # `more` is above the number of commits in flight when the replicas are cut off.
     enough, more = choices.randint(300, 600), choices.randint(CLIENTS + 4, 3 * CLIENTS)
     disk = {"appendonly": "yes", "appendfsync": "always"} if setting.durability.fsync else {}
     with ExitStack() as stack:
@@ -146,7 +147,8 @@ def _round(setting: Setting, before: Before, number: int, choices: random.Random
         lagging = {Before.IN_STEP: [], Before.CUT_OFF: replicas, Before.PASSED_OVER: replicas[:1]}[before]
         with open_pairs(primary.url) as db:
             create_tables(db)
-        # Open until the end: this client cannot delete its liveness token on a promoted server.
+        # Open until the end: closing it earlier is of no use, because this client cannot delete its liveness
+        # token on the promoted server.
         db = stack.enter_context(
             open_pairs(primary.url, two_phase=number % 2 == 1, durability=setting.durability)
         )

@@ -43,7 +43,7 @@ def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) 
     """Kill a server in the middle of writing, cut the unsynced part of its log, and look for losses.
 
     The kernel still has the writes of a killed process. So the test cuts the log itself, at a random byte
-    behind the part that is certainly synced. With "always", that part ends at the largest size of the log
+    after the part that is certainly synced. With "always", that part ends at the largest size of the log
     seen after an acknowledgement. With "everysec", it ends at the size a second before the end, but not
     before the size at the start of the round. (By its documentation, Redis may need two seconds if the disk
     is slow.) Half of the rounds commit in two phases.
@@ -59,7 +59,7 @@ def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) 
     """
     choices = random.Random(seed)
     total = LogLoss(fsync)
-    # One file for all rounds: the writes of an earlier round are never rewritten.
+    # All rounds append to one log, which is never rewritten.
     with PrivateServer(
         appendonly="yes", appendfsync=fsync, aof_load_truncated="yes", auto_aof_rewrite_percentage="0"
     ) as server:
@@ -76,7 +76,7 @@ def _round(server: PrivateServer, number: int, choices: random.Random, fsync: Fs
     base = server.log_size()
     sizes: list[tuple[float, int]] = []
     enough, place = choices.randint(40, 400), choices.random()
-    # Longer than the part that may be lost, so that a part of the round has to stay.
+    # Longer than the time whose writes may be lost: the first writes of the round have to survive.
     at_least = _SYNC_PERIOD * choices.uniform(1.05, 1.2) if fsync == "everysec" else 0.0
     killed_at = 0.0
 

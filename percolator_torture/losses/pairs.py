@@ -53,9 +53,9 @@ class Found:
     """The fate of the numbers. Outcomes can be added.
 
     ``acknowledged`` is the number of commits that returned, ``undetermined`` of those that raised
-    CommitUndetermined. ``lost`` numbers were acknowledged, but are in no cell. ``torn`` numbers are in one of
-    their two cells. ``doubled`` numbers were committed more than once. ``unexpected`` numbers were reported
-    as not committed, but exist.
+    CommitUndetermined. ``lost`` numbers were acknowledged, but are in no cell. ``torn`` numbers are in only
+    one of their two cells. ``doubled`` numbers were committed more than once. ``unexpected`` numbers were
+    reported as not committed, but exist.
     """
 
     acknowledged: int = 0
@@ -130,7 +130,7 @@ class Pairs:
             StoreUnavailable: some locks are still live after a minute.
         """
         if not end_locks(db):
-            raise StoreUnavailable("locks do not end: check that no other client writes there")
+            raise StoreUnavailable("locks do not end: check that no other client writes to the tables")
         lost = torn = doubled = unexpected = 0
         for row in self.rows:
             left, right = (_numbers_in(db, table, row) for table in TABLES)
@@ -151,7 +151,7 @@ class Pairs:
                     transaction.set(table, row, _COLUMN, number.to_bytes(8, "big"))
                 transaction.commit()
             except TransactionConflict:
-                continue  # it began before its row's last commit, at a spare timestamp
+                continue  # its start, a spare timestamp, is older than the row's last commit
             except StoreUnavailable:
                 pass  # nothing was committed, which `find` verifies
             except CommitUndetermined:

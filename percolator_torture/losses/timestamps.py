@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 _NAMESPACE: Final = "timestamps"
 _WIDTHS: Final = (1, 1, 1, 8)
-"""The clients, by the number of tasks that take timestamps at once; more than one needs a hub."""
+"""For each client: the number of tasks that take timestamps at the same time. More than one needs a hub."""
 
 _PATIENCE: Final = 0.2
 _LIMIT: Final = 60.0
@@ -82,8 +82,8 @@ class Taken(NamedTuple):
 def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> TimestampsResult:
     """Let clients request timestamps without a pause, while the server is killed repeatedly.
 
-    At a third of the restarts its clock is also set back one hour. A restart waits until the writes of the
-    server's recovery are on disk: "everysec" does not cover two power cuts within that second.
+    At a third of the restarts its clock is also set back one hour. Before it is killed again, the writes of
+    its recovery have to be on disk: "everysec" does not protect against two power cuts within one second.
 
     Args:
         restarts: 1 or more, of about a second each.
@@ -195,7 +195,7 @@ def _server() -> PrivateServer:
 def _restart(
     server: PrivateServer, kind: Restart, takers: _Takers, choices: random.Random, servers: ExitStack
 ) -> PrivateServer:
-    """Kill the server while it is in use, and start it or its replica again; return the new server."""
+    """Kill the server while it is in use, then start it again or promote a replica; return the new server."""
     _sync(server)
     log, synced = server.newest_log(), server.log_size()
     assert log is not None

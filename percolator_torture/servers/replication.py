@@ -25,13 +25,13 @@ def follow(replica: PrivateServer, primary: PrivateServer) -> None:
         client.replicaof(LOOPBACK, str(primary.port))
         until = time.monotonic() + _LIMIT
         while True:
-            # The primary's offset before the replica's: the primary writes on during the replication.
+            # Read the primary's offset first: the primary still accepts writes, and its offset grows.
             before = primary_client.info("replication")
             state = client.info()
             linked = state.get("master_link_status") == "up"
             in_step = linked and int(state["slave_repl_offset"]) >= int(before["master_repl_offset"])
             if in_step and not state["aof_rewrite_in_progress"] and not state["aof_rewrite_scheduled"]:
-                # Only an acknowledgement counts towards the durability of a write.
+                # A replica counts for the durability of writes only after its first acknowledgement.
                 primary_client.incr("followed")
                 everyone = int(before["connected_slaves"])
                 if primary_client.wait(everyone, 100) >= everyone:

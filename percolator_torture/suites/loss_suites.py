@@ -30,7 +30,7 @@ FAILOVERS: Final = 4
 
 _PORTION: Final = 20
 _FAILOVER_PORTION: Final = 4
-"""The rounds of each row take turns in four ways to write."""
+"""Rounds of a row in a portion: one for each of the four ways to write (``two_phase``, ``under_hub``)."""
 
 
 class _Stopped(Exception):
@@ -79,7 +79,7 @@ def run_timestamps(settings: Settings) -> Result:
         result.run = (
             f"{count_of(total.restarts, 'restart')} ("
             + "; ".join(f"{count} {kind}" for kind, count in sorted(total.by_kind.items()))
-            + f"), the clock set back an hour at {total.clock_jumps}"
+            + f"), the clock set back an hour at {total.clock_jumps} of them"
         )
         result.found = (
             f"{total.handed_out:,} timestamps: {total.repeated} repeated, {total.backwards} backwards"
@@ -147,7 +147,7 @@ def _portions(  # noqa: PLR0917
             result.interrupted = True
             return
         try:
-            # Seeds of portions differ from those of a neighbouring seed.
+            # The factor is large, so that the portions of runs with neighboring seeds have different seeds.
             found = run(portion, settings.seed + done * 1_000_003, tell)
         except _Stopped:
             result.interrupted = True
@@ -169,9 +169,9 @@ def _sums(found: Found) -> str:
 def _judge(where: str, found: Found, *, safe: bool) -> Iterator[str]:
     """Return the violations. Transactions may be lost only without ``safe``, and only as a whole."""
     judged = [
-        (found.torn, "torn: one of its two cells has it"),
+        (found.torn, "torn: in only one of two cells"),
         (found.doubled, "committed twice"),
-        (found.unexpected, "reported as not committed and there all the same"),
+        (found.unexpected, "reported as not committed, but present"),
     ]
     if safe:
         judged.append((found.lost, "acknowledged and lost"))

@@ -31,7 +31,7 @@ class Result:
     """The result of a suite.
 
     ``run`` describes its work and ``found`` its outcome, each in a few words; ``wrong`` has a sentence for
-    each violation, ``figures`` the numbers, ``tables`` measurements without a bound. ``seconds`` is its
+    each violation, ``figures`` the numbers, ``tables`` measurements that no check judges. ``seconds`` is its
     duration. If there is a violation, ``folder`` has the histories, and ``namespace`` the data on a server of
     the user.
     """

@@ -26,11 +26,11 @@ ALL: Final = "all"
 
 
 def chosen(names: Iterable[str], settings: Settings) -> list[str]:
-    """Find suites by name: ``all``, or no name, means all suites that can run there.
+    """Find suites by name: ``all``, or no name, means all suites that can run with ``settings.url``.
 
     Raises:
-        ConfigurationError: there is no such suite, or it needs private servers and a URL is given; or a
-            nemesis is not possible there.
+        ConfigurationError: there is no such suite; or a URL is given, but the suite needs private servers, or
+            a nemesis is not possible at the URL.
     """
     wanted = list(dict.fromkeys(names)) or [ALL]
     possible = list(SUITES if settings.url is None else WORKLOADS)
@@ -38,7 +38,7 @@ def chosen(names: Iterable[str], settings: Settings) -> list[str]:
         if name != ALL and name not in SUITES:
             raise ConfigurationError(f"there is no suite {name!r}: choose from {', '.join(SUITES)}, {ALL}")
         if name != ALL and name not in possible:
-            raise ConfigurationError(f"{name} takes servers away, so it starts its own: leave --url out")
+            raise ConfigurationError(f"{name} kills servers, so it starts its own: leave --url out")
     meant = possible if ALL in wanted else wanted
     if not WORKLOADS.keys().isdisjoint(meant):
         refuse_impossible(settings.nemeses, settings.url)

@@ -23,10 +23,10 @@ def _silent(_what: str, _done: int, _of: int) -> None:
 class Settings:
     """The size of each suite; numbers are 1 or more, ``kills`` 0 or more.
 
-    ``transactions`` and ``kills`` are those of each workload, ``clients`` its processes, of ``width`` tasks
-    each; ``rounds`` those of each of the other suites (None: the suite's own number). ``lock_ttl`` is in
-    seconds. With ``url`` the workloads run on that server, cluster or service of sentinels, in a namespace of
-    their own.
+    Each workload has ``transactions`` transactions, ``kills`` kills, and ``clients`` processes of ``width``
+    tasks. Each other suite has ``rounds`` rounds (None: the suite's own number). ``lock_ttl`` is in seconds.
+    With ``url`` the workloads run on that server, cluster or service of sentinels, in a namespace of their
+    own.
 
     ``tell`` is called with the progress: a description, the number done, and the total. Setting ``stop`` ends
     the run early, with its results so far. ``program`` is the command of a client process.

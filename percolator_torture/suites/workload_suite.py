@@ -38,7 +38,7 @@ from percolator_torture.workloads import WORKLOADS, Workload
 
 _KEYS_AT_ONCE: Final = 1000
 _UNBOUNDED: Final = 10**12
-"""The passes of a process that runs beside the clients, until it is told to finish."""
+"""The share of a process beside the clients: more passes than it makes before it has to finish."""
 STALL_LIMIT: Final = 600.0
 """Seconds without a finished transaction after which a run is given up."""
 _DOUBLED: Final = (Anomaly.REPEATED_VERSION, Anomaly.REPEATED_TIMESTAMP)
@@ -61,7 +61,7 @@ def run_workload(name: str, settings: Settings) -> Result:
     folder with the histories, and with ``settings.url`` the namespace, are removed if there is no violation.
 
     Raises:
-        ConfigurationError: a nemesis that is not possible there; no redis-server.
+        ConfigurationError: a nemesis is not possible at ``settings.url``, or no redis-server is installed.
         StoreUnavailable: the server does not answer at the start.
     """
     refuse_impossible(settings.nemeses, settings.url)
@@ -132,7 +132,7 @@ def _forget(db: FaultyDatabase) -> None:
 
 
 def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
-    """Prepare, run, settle and check; record the outcome."""
+    """Prepare, run, resolve the locks and check; record the outcome."""
     workload = WORKLOADS[name](settings.clients)
     workload.create(place.db, place.folder)
     with Recorder(place.db, place.folder, "setup") as recorder:
@@ -160,8 +160,8 @@ def _play(name: str, settings: Settings, place: _Place, result: Result) -> None:
     result.wrong += [*sentences, *_sentences(report), *_unfinished(crew, strikes, settings, result)]
     if settled.left:
         result.wrong.append(
-            f"{count_of(settled.left, 'lock')} stood {2 * settings.lock_ttl:g} s after the last client "
-            "and one call of resolve_locks"
+            f"{count_of(settled.left, 'lock')} left {2 * settings.lock_ttl:g} s after the end of the last "
+            "client, in spite of a call of resolve_locks"
         )
     if strikes.bases is not None:
         result.wrong += strikes.bases.judge(place.folder)
@@ -288,8 +288,8 @@ def _table_of_bases(figures: dict[str, Any]) -> Table:
     lines = {
         **{f"maintainer killed: {step}": count for step, count in figures["killed"].items()},
         **{f"file {kind} for a while": count for kind, count in figures["damaged"].items()},
-        "reads at that time with an empty cache, refused": figures["refused_at_once"],
-        "reads of clients, and passes, refused for a damaged file": figures["refused_to_clients"],
+        "reads of such a file with an empty cache, refused": figures["refused_at_once"],
+        "reads of clients and maintainers, refused for a damaged file": figures["refused_to_clients"],
         "passes of maintainers and runs of observers": figures["passes"]["ok"],
         "passes that failed": figures["passes"]["fail"],
     }

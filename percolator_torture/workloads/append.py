@@ -14,9 +14,9 @@ from percolator_torture.workloads.workload import TABLE, State, Workload
 
 _COLUMN = "entries"
 _ACTIVE = 128
-"""Lists that grow at a time."""
+"""Lists that grow at the same time."""
 _LENGTH = 24
-"""About the number of entries of a list before another list is begun: each entry rewrites its list."""
+"""About the number of entries of a full list. Lists stay short, because each new entry rewrites its list."""
 _MOST = 3
 _READS = 0.2
 
@@ -58,7 +58,7 @@ class Append(Workload):
         for row, entries in lists.items():
             cell = CellKey(TABLE, row, _COLUMN)
             versions = [version.start_ts for version in final.versions(cell)]
-            # Garbage collection may have removed the older ones.
+            # Garbage collection may have removed the older versions.
             if not versions or entries[-len(versions) :] != versions:
                 yield f"the list {row.decode()} does not have the entries of its writers in their order"
         yield from self._compare(lists, history)
@@ -73,9 +73,9 @@ class Append(Workload):
             name = history.id_of(owner)
             outcome = history.outcome[owner]
             if outcome == OK and not times:
-                yield f"lost: {name} received a successful commit, and the list {row.decode()} lacks it"
+                yield f"lost: the commit of {name} succeeded, but the list {row.decode()} lacks its entry"
             if outcome == FAIL and times:
-                yield f"{name} received a failed commit, and the list {row.decode()} has its entry"
+                yield f"the commit of {name} failed, but the list {row.decode()} has its entry"
             if times > 1:
                 yield f"doubled: the list {row.decode()} has the entry of {name} {times} times"
             if outcome not in (OK, FAIL):

@@ -48,7 +48,7 @@ class LongFork(Workload):
         yield from ()
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:  # noqa: ARG002
-        """Check that the reads of a group are a chain: of two reads, one saw all writes of the other.
+        """Check that the reads of a group are a chain: of any two reads, one saw all that the other saw.
 
         The check compares no timestamps of different cells; only the order of each cell's own versions
         counts.

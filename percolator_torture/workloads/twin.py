@@ -1,7 +1,7 @@
 """The same writes to a table with a columnar base and to its twin without one: all reads find both equal.
 
-The recorder has all reads and writes of both raw tables, so that the checker compares the reads of the cold
-table with its history, too. Typed tables, of which an index has a base, are compared only with each other.
+The recorder has all reads and writes of both raw tables, so the checker also examines the reads of the table
+with a base. Typed tables, of which an index has a base, are compared only with each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from percolator_torture.workloads.workload import TABLE, State, Workload
 WARM: Final = TABLE
 COLD: Final = f"{TABLE}-cold"
 SEEN: Final = f"{TABLE}-seen"
-"""The table of the observer, which copies the column ``a`` of both twins into columns of their names."""
+"""The observer's table. It copies the column ``a`` of each twin into a column with the twin's name."""
 
 TABLETS: Final = 4
 WARM_ITEMS: Final = f"{TABLE}-items"
@@ -57,9 +57,9 @@ NUMBERS: Final = 12
 """Values of the indexed column."""
 COLUMNS: Final = ("a", "b", "c")
 _HOT: Final = 40
-"""Rows that are written most often at a time; then other rows take their turn, and these become cold."""
+"""The number of hot rows, which are written most often. With time other rows become hot, and these cold."""
 _LATE, _WHOLE, _TYPED, _BOUNDED = 0.03, 0.05, 0.12, 0.4
-"""Shares of the kinds of steps, each added to those before; the rest are writes."""
+"""Cumulative shares of the kinds of steps; the rest are writes."""
 _DRAIN_LIMIT: Final = 120.0
 
 
@@ -80,7 +80,7 @@ class ColdItem(Table, name=COLD_ITEMS, partition=[Hash("id", buckets=2)]):
 
 
 Read = Callable[[Any, Any], Any]
-"""A read by a snapshot or transaction of one of the twins, given by its name or model."""
+"""A read of one of the twins; the arguments are a snapshot or transaction, and the twin's name or model."""
 
 
 def row_of(number: int) -> bytes:
@@ -112,13 +112,13 @@ def make_chain() -> Chain:
 
 
 class Twin(Workload):
-    """Writes both tables in one transaction, and reads both at one timestamp, also late."""
+    """Writes both tables in one transaction, and reads both at one timestamp, which may be some time ago."""
 
     name: ClassVar[str] = "twin"
     keepers: ClassVar[Sequence[str]] = ("flush", "compact", "collect", "work")
 
     def create(self, db: Database, folder: Path) -> None:
-        """Create the tables; the cold one, and the typed one with its index, get a base in the folder."""
+        """Create the tables; the cold raw table, the cold typed table and its index get a base."""
         for table in (WARM, COLD, SEEN):
             db.create_table(table, tablets=TABLETS)
         for model in (WarmItem, ColdItem):
@@ -155,7 +155,7 @@ class Twin(Workload):
 
     @staticmethod
     def _write(recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
-        """Write up to four cells, and sometimes a typed row, in both tables; half of them read before."""
+        """Write up to four cells, and sometimes a typed row, in both tables; half of the steps read first."""
         rows = [_some_row(dice, number) for _ in range(dice.randint(1, 4))]
         cells = list(dict.fromkeys((row_of(row), dice.choice(COLUMNS)) for row in rows))
         deleted = [dice.random() < 0.25 for _ in cells]
@@ -265,7 +265,7 @@ def all_items(t: Any, model: Any) -> Any:
 
 
 def by_number(number: int, t: Any, model: Any) -> Any:
-    """Read the keys of the rows with a number in the indexed column."""
+    """Read the keys of the rows whose indexed column has the number."""
     return sorted(one["id"] for one in t.select(table_name(model), model.a == number, columns=["id"]))
 
 

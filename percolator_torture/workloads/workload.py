@@ -31,7 +31,7 @@ class Workload(ABC):
 
     name: ClassVar[str]
     keepers: ClassVar[Sequence[str]] = ()
-    """The roles of the processes beside the clients (`keeper_process`); only tables with a base have some."""
+    """The roles of the processes beside the clients (`keeper_process`); empty if no table has a base."""
 
     def __init__(self, clients: int) -> None:
         """``clients`` is the number of processes."""

@@ -25,7 +25,7 @@ SCHEME: Final = "percolator"
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Check an asset's URI and normalise it. Airflow calls this function for the scheme ``percolator``.
+    """Check an asset's URI and normalize it. Airflow calls this function for the scheme ``percolator``.
 
     Raises:
         ValueError: the URI has none of the three forms.

@@ -11,7 +11,7 @@ PARTS: Final = ("load", "observe", "monitor", "maintain")
 """The four DAGs of a chain."""
 
 LAST_TASK: Final = "until_idle"
-"""The last task of the observers' DAG, whose fields name the chain's folder, connection and namespace."""
+"""The last task of the observers' DAG. Its fields name the chain's folder, connection and namespace."""
 
 URL_PREFIX: Final = "/percolator"
 """The path of the pages below Airflow's own URL."""

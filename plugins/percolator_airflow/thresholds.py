@@ -105,7 +105,7 @@ def _of_locks(locks: Sequence[HeldLock], allowed: ThresholdsDeclaration) -> Iter
 
 def _of_store(now: Status, allowed: ThresholdsDeclaration) -> Iterator[str]:
     memory, limit = now.store.memory, allowed.memory
-    # A share of the store's limit allows any size if the store has no limit.
+    # If the threshold is a share of the store's limit and the store has no limit, any size is allowed.
     most = limit * now.store.memory_limit if isinstance(limit, float) else limit
     if most and memory > most:
         of = f" of {show_size(now.store.memory_limit)}" if isinstance(limit, float) else ""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 _PATIENCE: Final = 2.0
-"""Seconds for which a check waits for the store: all triggers share few threads."""
+"""Seconds for which a check waits for the store: few, because all triggers share few threads."""
 
 _PAUSE: Final = 5.0
 """Seconds between an error and the next check."""
@@ -279,7 +279,7 @@ class IdleTrigger(_ChainTrigger):
 
 
 LOOKS: Final = 2
-"""Checks in a row that must find no cell: in a loop of observers one check can miss a moving mark."""
+"""Consecutive checks that must find no cell: in a loop of observers one check can miss a moving mark."""
 
 
 def event_of(name: str, now: Demand) -> dict[str, Any]:

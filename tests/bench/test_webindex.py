@@ -98,7 +98,7 @@ def test_both_ways_take_turns_and_the_corpus_is_told(
 ) -> None:
     _, notes, told = found
     assert [str(note) for note in notes if "12 documents" in note.text]
-    assert not [note for note in notes if "put aside" in note.text]
+    assert not [note for note in notes if "in quarantine" in note.text]
     ways = [steps[-1] for steps in told if steps[0] == BUILT]
     assert ways == [WITHOUT, WITH, WITH, WITHOUT]
 

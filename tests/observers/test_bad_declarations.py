@@ -289,8 +289,8 @@ FUNCTIONS = {
     "steps:Thing": "'steps:Thing' is a class; name a function, 'def process(t, cell)'",
     "steps:three": "'steps:three' takes (t, cell, more); it is called with a transaction and a cell: "
     "write 'def three(t, cell)'",
-    "steps:later": "'steps:later' is asynchronous; observers are plain functions, write 'def' for "
-    "'async def'",
+    "steps:later": "'steps:later' is asynchronous; observers are plain functions, write 'def', "
+    "not 'async def'",
     "steps:lazy": "'steps:lazy' is a generator and would not run; remove its 'yield'",
 }
 
@@ -424,7 +424,7 @@ def test_two_observers_of_one_name(project: Project) -> None:
 
 
 def test_no_observers(project: Project) -> None:
-    expected = "add one file an observer beside chain.yaml, such as observers/web/parse.yaml"
+    expected = "add one file per observer beside chain.yaml, such as observers/web/parse.yaml"
     assert project.complaint() == f"observers/web: has no observers; {expected}"
 
 

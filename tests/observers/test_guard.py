@@ -113,7 +113,7 @@ def test_the_refusal_says_who_observes_what(under: tuple[Recorder, ObserverTrans
     with pytest.raises(ConfigurationError) as raised:
         under[1].set("links", "r", "out", b"1")
     assert str(raised.value) == (
-        "observer parse wrote links.out, which invert observes, without declaring it: "
+        "observer parse wrote links.out without declaring it, and invert observes it: "
         "add 'links.out' to writes in observers/web/parse.yaml"
     )
 

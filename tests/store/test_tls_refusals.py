@@ -189,7 +189,7 @@ def test_the_wrong_file(server: TlsServer, papers: Papers) -> None:
     assert "client.key' holds no certificate" in refusal(server.tls + options(papers, swapped))
     words = refusal(server.tls + options(papers, papers.client, ssl_keyfile=papers.client.certificate))
     assert "client.crt' holds no key" in words
-    assert "name one in PEM with ssl_keyfile" in refusal(
+    assert "name a PEM file as ssl_keyfile" in refusal(
         server.tls + options(papers, papers.client, ssl_keyfile=None)
     )
 

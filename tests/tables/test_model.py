@@ -256,7 +256,7 @@ def test_a_definition_has_it_all() -> None:
         ),
         indexes=(IndexRule("city", False, "children(city)"), IndexRule("badge", True, "children(badge)")),
     )
-    with pytest.raises(ConfigurationError, match="Parent is no table without a name"):
+    with pytest.raises(ConfigurationError, match="Parent has no name, so it is no table"):
         definition_of(Parent)
 
 

@@ -454,7 +454,7 @@ def test_values_that_are_too_large(db: Database, monkeypatch: pytest.MonkeyPatch
     create(db, Note)
     monkeypatch.setattr(binding, "MAX_VALUE", 10)
     with pytest.raises(
-        ValueError, match="notes, row title='a': text: the value has 11 bytes, and may have 10"
+        ValueError, match="notes, row title='a': text: the value has 11 bytes, at most 10 are allowed"
     ):
         put(db, Note(title="a", text="x" * 11))
     put(db, Note(title="a", text="x" * 10))

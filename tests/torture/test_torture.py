@@ -129,7 +129,7 @@ def test_it_leaves_nothing_on_a_server_of_the_users(
     ("arguments", "message"),
     [
         (["sink"], "there is no suite 'sink': choose from bank"),
-        (["aof", "--url", "redis://127.0.0.1:1/0"], "aof takes servers away"),
+        (["aof", "--url", "redis://127.0.0.1:1/0"], "aof kills servers"),
         (
             ["bank", "--url", "redis://127.0.0.1:1/0", "--nemesis", "kill,server-kill"],
             "server-kill cannot be",

@@ -202,8 +202,8 @@ def lists(*entries: int, outcome: Outcome = "ok", versions: Sequence[int] = (10,
 def test_append_finds_lost_doubled_and_unordered_entries() -> None:
     assert lists(10, 20) == []
     assert lists(10, outcome="unknown", versions=[10]) == []
-    assert any("lost: w:2" in sentence for sentence in lists(10, versions=[10]))
-    assert any("w:2 received a failed commit" in sentence for sentence in lists(10, 20, outcome="fail"))
+    assert any("lost: the commit of w:2" in sentence for sentence in lists(10, versions=[10]))
+    assert any("the commit of w:2 failed" in sentence for sentence in lists(10, 20, outcome="fail"))
     assert any("doubled: the list list has the entry of w:2 2 times" in one for one in lists(10, 20, 20))
     assert "in their order" in lists(20, 10)[0]
 

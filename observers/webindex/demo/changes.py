@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from observers.webindex.page import Page
 
 EDITED: Final = 10
-"""Documents that a run edits."""
+"""A run edits this many documents."""
 
 Kind = Literal["paragraph", "heading", "link", "deleted", "duplicated"]
 
@@ -33,7 +33,7 @@ _IN_HEADING: Final = re.compile(rb"(?=</h[12]>)", re.IGNORECASE)
 _AFTER_BODY: Final = re.compile(rb"<body[^>]*>", re.IGNORECASE)
 _BEFORE_END: Final = re.compile(rb"(?=</body>)|\Z", re.IGNORECASE)
 _MOST_BYTES: Final = 150_000
-"""Bytes of a page that is edited, at most: the end of a larger page might not be indexed."""
+"""The largest page that is edited, in bytes: the end of a larger page might not be indexed."""
 
 _MOST_COPIED_LINKS: Final = 60
 

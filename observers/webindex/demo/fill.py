@@ -20,7 +20,7 @@ from percolator_core.spark import LoadReport, check_java, load
 FOLDER: Final = Path(".percolator/corpus")
 URL: Final = "embedded:.percolator"
 FEW: Final = 300
-"""Pages of the installed distributions that are loaded without --limit, at most."""
+"""Without --limit, at most this many pages of the installed distributions are loaded."""
 
 
 def fill(url: str = URL, docs: Path | None = None, limit: int | None = None) -> LoadReport:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "documents"
 MANY: Final = 200
-"""The most results in which a page is looked for."""
+"""A page is looked for among at most this many results."""
 
 _SHOWN_SECONDS: Final = 30.0
 _IDLE_SECONDS: Final = 120.0
@@ -77,8 +77,8 @@ class Update:
             return lambda: all(result.url != url for result in search(query, MANY, index=index))
         if change.kind != "duplicated":
             return lambda: any(result.url == url for result in search(query, MANY, index=index))
-        # The size of the original's cluster grows by one. Its rank grows, too, but it may fall again after an
-        # earlier change of pages that link to it.
+        # The size of the original's cluster grows by one. The original's rank grows, too, but does not prove
+        # the change: it may fall again after an earlier change of pages that link to it.
         before = self._sizes(query).get(change.other, 0)
 
         def collapsed() -> bool:

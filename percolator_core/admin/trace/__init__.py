@@ -48,9 +48,10 @@ def trace(
         table: the row's table.
         row: the row's key.
         column: an observed column, or None for all observed columns.
-        change: ``"latest"`` of each column, ``"all"`` (``limit`` of each at most), or the newest at or before
-            this timestamp (µs). The store keeps no time of a notification from outside. For a notification,
-            the three forms choose the latest run, all runs, or the first run that began after the timestamp.
+        change: ``"latest"``, the newest change of each column; ``"all"``, at most ``limit`` changes of each;
+            or a timestamp (µs), the newest change of each at or before it. The store keeps no time of a
+            notification from outside. For a notification, the three forms choose the latest run, all runs, or
+            the first run that began after the timestamp.
         depth: the greatest number of runs one after the other, 1 or more.
         limit: the greatest number of changes, 1 or more; changes nearer to the row come first.
 

@@ -54,7 +54,7 @@ _BATCH: Final = 1000
 """Commands that are sent together. Each reply may be an acknowledgement of some tens of kilobytes."""
 
 _ACKS: Final = 8
-"""The number of acknowledgements after a change that are read: the first run, and reruns."""
+"""At most this many acknowledgements after a change are read: of the first run, and of reruns."""
 
 _ALL_LATER: Final = b"\xff" * 9
 """Sorts after any packed timestamp."""

@@ -73,7 +73,7 @@ class Run:
     ``number`` counts the runs of the trace by start timestamp, from 1. ``recorded`` is True if the written
     cells are known: ``written`` is their number, and ``cells`` has the first thousand. ``changes`` has the
     written cells that are observed and were followed; ``unfollowed`` counts the observed ones that were not
-    followed. ``changes_seen`` is at least 1. It counts the changes of the cell that the run observed, at most
+    followed. ``changes_seen`` is at least 1. It counts the changes to its cell that the run observed, at most
     `COLLAPSED`. For a weak observer it counts the notifications in this trace.
     """
 

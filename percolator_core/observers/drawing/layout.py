@@ -306,7 +306,7 @@ def _rounded(corners: Sequence[Point]) -> tuple[Step, ...]:
 
 
 def _towards(start: Point, end: Point) -> Point:
-    """Return the point on a horizontal or vertical line that is a corner's radius from ``start``."""
+    """Return the point at a corner's radius from ``start``, on a horizontal or vertical line to ``end``."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = abs(dx) + abs(dy)
     part = min(_ROUND, length / 2) / length if length else 0.0

@@ -57,7 +57,7 @@ def png(graph: Graph) -> bytes:
         _draw_line(axes, (("M", ((x, y),)), ("L", ((x + 26, y),))), style)
         _write(axes, (x + 36, y), text, LIGHT["faint"], 11)
     buffer = io.BytesIO()
-    # The drawing of thousands of observers must not have more pixels than an image may have.
+    # matplotlib refuses an image with too many pixels, as for thousands of observers.
     resolution = min(200.0, 100.0 * _MOST_PIXELS / max(width, height))
     figure.savefig(buffer, format="png", dpi=resolution, facecolor=LIGHT["ground"])
     return buffer.getvalue()

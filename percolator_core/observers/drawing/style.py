@@ -77,7 +77,7 @@ def subtitle(attributes: Mapping[str, Any]) -> str:
 
 
 def legend(drawing: Drawing) -> list[tuple[str, str, float, float]]:
-    """Return ``(style, text, x, y)`` for each line style of the drawing; the legend is below it."""
+    """Return the legend below the drawing: ``(style, text, x, y)`` for each of its line styles."""
     seen = {edge_style(line.attributes) for line in drawing.lines}
     entries, x = [], MARGIN
     for style, text in LEGEND.items():

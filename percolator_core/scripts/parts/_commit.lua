@@ -26,7 +26,7 @@ local function find_commit(tag, row, column, start_ts, newest)
   return version_start == start_ts and commit_ts or nil
 end
 
--- Write the newest version of a cell; the one before moves to the history.
+-- Write a new version of a cell; the version that was newest so far moves to the history.
 local function publish(tag, row, column, newest, commit_ts, kind, start_ts, value)
   if newest then
     redis.call('ZADD', tag .. 'v:' .. row, '0', history_prefix(column) .. newest)
@@ -34,8 +34,8 @@ local function publish(tag, row, column, newest, commit_ts, kind, start_ts, valu
   redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, kind, start_ts, value))
 end
 
--- Replace the lock of start_ts on a cell by its version, and mark the cell for the observers that are registered at the
--- commit. Do nothing without the lock.
+-- Replace the lock of start_ts on a cell by the version that it contains, and mark the cell for the observers that are
+-- registered at the commit. Do nothing without the lock.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)

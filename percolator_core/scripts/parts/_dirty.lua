@@ -74,7 +74,7 @@ local function observers_of(tag, column)
   return of_tablet[column]
 end
 
--- By quarantine, the rows that this call has released; false if the quarantine is empty.
+-- For each quarantine: the rows that this call has released, or false if the quarantine is empty.
 local released = {}
 
 -- An observer that failed on one cell of a row may succeed once another cell has changed. So a change takes the other
@@ -142,7 +142,8 @@ local function mark_weakly(tag, observers, row, column)
 end
 
 -- True if a rerun deleted the acknowledgement after `start_ts`. After the deletion the rerun sets its mark; it does not
--- change a mark that exists. A run that began before must not clear that mark: the rerun needs a run that begins later.
+-- change a mark that exists. A run that began before the deletion must not clear that mark: the rerun needs a run that
+-- begins later.
 local function is_to_be_redone(acknowledgement, start_ts)
   if not acknowledgement then return false end
   local commit_ts, _, kind = version_times(acknowledgement)
@@ -170,8 +171,9 @@ local function is_ours(score, deadline, before)
   return score == deadline or score == before or score == deadline + 1 or score == before + 1
 end
 
--- Make a mark due again that a run could not clear. A strong mark still has the score of our lease; the score of a weak
--- mark shows if the lease is still ours.
+-- Make a mark due again that a run could not clear. A strong mark becomes due even if the lease is not ours any more:
+-- the acknowledgement lets only one run commit. A weak mark becomes due only if its score shows that the lease is still
+-- ours.
 local function end_lease(tag, observer, mode, mark, deadline, before)
   local key = tag .. 'dirty:' .. observer
   if mode == 'weak' then

@@ -40,8 +40,8 @@ local function lock_without_value(lock)
   return string.sub(lock, 1, 26 + owner_length + primary_length)
 end
 
--- Pack a column that something follows: its length goes in front. Two bytes are too few for it: a column's name may have
--- 64 KiB, and the column of an acknowledgement is longer than the one that it names.
+-- Pack a column that something follows: its length goes in front, in four bytes. A column's name may have 64 KiB, and
+-- the column of an acknowledgement, which contains such a name, is longer.
 local function pack_column(column)
   return struct.pack('>I4', #column) .. column
 end
@@ -52,7 +52,7 @@ local function lock_mark(start_ts, column, row)
 end
 
 local function split_lock_mark(mark)
-  -- "c0" reads as many bytes as the number in front of it says.
+  -- "c0" reads as many bytes as the number unpacked before it.
   local start_ts, column, behind = struct.unpack('>I8I4c0', mark)
   return start_ts, column, string.sub(mark, behind)
 end
@@ -80,7 +80,7 @@ local function acknowledged(column)
   return behind and string.sub(column, behind + 1) or nil
 end
 
--- Take a row that has neither cells nor older versions out of the row index; return 1, or 0 if it has some.
+-- Remove a row from the row index if it has neither cells nor older versions; return 1, or 0 if it has some.
 local function drop_if_empty(tag, row)
   if redis.call('EXISTS', tag .. 'r:' .. row, tag .. 'v:' .. row) > 0 then return 0 end
   redis.call('ZREM', tag .. 'rows', row)

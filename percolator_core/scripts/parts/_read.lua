@@ -10,7 +10,8 @@ local function version_at(tag, row, column, newest, at)
   return older and string.sub(older, #prefix + 1) or false
 end
 
--- Return {version} | {} | {false, lock}: the owner of a lock that began before `at` may still commit below `at`.
+-- Return {version} | {}, or {false, lock} if the lock's transaction began before `at`, so that it may still commit
+-- below `at`.
 local function read_cell(tag, row, column, newest, lock, at)
   if lock and lock_start(lock) < at then return {false, lock} end
   local version = version_at(tag, row, column, newest, at)

@@ -42,7 +42,7 @@ class PutAside:
     def part(self, number: int) -> Iterator[Callable[[BadRecord], object]]:
         """Yield a function that writes a record into the part of task ``number``.
 
-        At the end of the block the part replaces an earlier one; if the block raises, it is removed.
+        At the end of the block the part replaces an earlier one. If the block raises, the new one is removed.
         """
         name = f"{number:06}.jsonl"
         draft = self.parts / f"{name}.{uuid4().hex}"

@@ -39,7 +39,7 @@ class LoadReport:
     changed: int
     unchanged: int
     repeated: int
-    """Records that a later record with the same key, near in the same file, replaced."""
+    """Records that were not loaded, because a later record of the same batch has the same key."""
     deleted: int
     bad: int
     aside: Path | None

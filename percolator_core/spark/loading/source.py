@@ -51,7 +51,7 @@ class Source:
     options: ReadOptions
 
     def reader(self) -> SplitReader:
-        """Return the reader of the splits, which is small, because Spark sends it to executors."""
+        """Return the reader of the splits. Spark sends it to executors, so it is small."""
         return _READERS[self.format](self.options)
 
     def into(self, table: TableHandle) -> Source:
@@ -119,8 +119,8 @@ def open_source(
         base_url: the prefix of the row keys of html, by default ``doc://<name of the folder>/``.
         delimiter: of csv, by default guessed from the header line.
         encoding: of csv, by default UTF-8, with bytes of other encodings unchanged.
-        null_text: the text of a csv field that means no cell, or null; by default the empty text. In a text
-            column that may not be null, an empty field is an empty text.
+        null_text: the text of a csv field that means no cell in a raw table, or null in a typed table; by
+            default the empty text. In a text column that is not nullable, an empty field is an empty text.
 
     Raises:
         ConfigurationError: there is no such file, the format is not clear, or an argument is not valid.

@@ -24,7 +24,7 @@ class _Part:
     field: str
     nullable: bool
     empty: bytes | None
-    """The value for which the null text stands in a column that may not be null, or None."""
+    """The value of a field with the null text: an empty text in a text column without nulls, else None."""
     convert: Callable[[Any], bytes | None]
 
 
@@ -131,7 +131,7 @@ class TypedRecords:
         return cell
 
     def described(self, row: bytes) -> str:
-        """Return the key of a row as text: ``shop='east', number=7``, or the text of a key of one text."""
+        """Return the key of a row as text: ``shop='east', number=7``. A key of one text stays as it is."""
         values = self._codec.decode(row)
         if len(values) == 1 and isinstance(values[0], str):
             return values[0]

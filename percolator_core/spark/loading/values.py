@@ -12,7 +12,7 @@ str            the text                                      str, bytes in UTF-8
 bytes          the bytes of the file                         bytes, str as UTF-8
 datetime       ISO 8601 with a zone                          aware datetime, text as in csv
 date           ISO 8601                                      date, text as in csv
-decimal(p,s)   numbers, without rounding                     Decimal, int, numbers of JSON by digits, text
+decimal(p,s)   numbers, without rounding                     Decimal, int, JSON numbers by their digits, text
 uuid           with hyphens or without                       UUID, 16 bytes, text as in csv
 json           JSON                                          values of JSON; in Parquet and pages, JSON text
 =============  ============================================  =================================================
@@ -47,7 +47,7 @@ _WRITTEN: Final[Mapping[str, str]] = {
 _LONGEST_EXPONENT: Final = 400
 """Larger exponents are refused: no column needs them, and Python would compute all their digits."""
 
-# Python reads times with microseconds, and ignores further digits.
+# Python ignores the digits of a time after the microseconds, so a time with such digits is refused.
 _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 
 

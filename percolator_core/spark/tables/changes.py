@@ -99,7 +99,7 @@ def changed_keys(
 
 
 def _range(low: bytes, end: bytes | None, resume: bytes) -> tuple[bytes, bytes | None]:
-    """Return the first key of a step, and the key behind its last one, or None."""
+    """Return the range of keys of a step: its first key, and its exclusive end or None."""
     first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
     return first, resume[1:] + b"\0" if resume else end
 
@@ -107,7 +107,7 @@ def _range(low: bytes, end: bytes | None, resume: bytes) -> tuple[bytes, bytes |
 def _with_base(  # noqa: PLR0917
     db: Database, query: Query, tablet: int, found: Changed, low: bytes, high: bytes | None
 ) -> Iterator[Change]:
-    """Yield the rows of a step and of the base in its range, each with its newest change."""
+    """Yield the rows of a step, and the base's rows in the step's range, each with its newest change."""
     handle = query.handle
     where = handle, handle.tags[tablet], found.base, low, high
     for key, changed, row in above_base(found.rows, db.client.bases.rows(*where, (), reverse=False)):
@@ -151,7 +151,7 @@ def _step(  # noqa: PLR0917
 
 
 def too_old(since: int) -> SnapshotTooOld:
-    """Return the error if old versions of changed rows were removed."""
+    """Return the error for a read of changes whose old versions were removed."""
     return SnapshotTooOld(
         f"the changes since {since} are below the safe point, or the table was created again: read the whole "
         "table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_DELTAS: Final = 200_000
-"""The most rows in the store of a table that Spark reads. The source ``percolator`` reads other tables."""
+"""A table with more rows than this in the store is read by the source ``percolator`` instead."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "ignoreMissingFiles": "false",
@@ -158,8 +158,8 @@ class _Table:
     def deltas(self, spark: SparkSession, parts: _Parts) -> DataFrame:
         """Return the deltas, one row for each.
 
-        A delta has the value of each column, True if the store has this value, True if the row is removed,
-        and True if only the store has the row.
+        A delta has, for each column of the table, the value and a flag: the store has this value. It has two
+        more flags: the row is removed, and only the store has the row.
         """
         pa = pyarrow()
         from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
@@ -226,7 +226,7 @@ def _true_at(positions: Sequence[int], length: int) -> pa.BooleanArray:
 
 
 def _spread(values: pa.Array, has: pa.BooleanArray) -> pa.Array:
-    """Return a column with the next value where ``has`` is True, and null where it is False."""
+    """Return a column with the values, in order, where ``has`` is True, and null where it is False."""
     pa = pyarrow()
     from pyarrow import compute
 

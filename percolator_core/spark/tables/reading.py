@@ -5,8 +5,8 @@ sends each task the timestamp and the pieces of the table to read. So all tasks 
 snapshot, also when they are repeated. Two reads in one query have two snapshots, unless both get the same
 ``at``, as with `percolator_core.spark.snapshot_views`.
 
-The driver raises the errors of a read when it plans it: an unknown table, an invalid filter, or a snapshot
-that garbage collection has passed.
+The driver raises the errors of a read while it plans the read: an unknown table, an invalid filter, or a
+snapshot that garbage collection has passed.
 """
 
 from __future__ import annotations

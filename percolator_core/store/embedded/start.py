@@ -36,7 +36,7 @@ def start(folder: Path, lock: Lock) -> int:
         if shutdown.has_log(folder):
             _log.warning(
                 "the redis-server of %s did not end in order the last time: what it acknowledged last "
-                "may be lost, and transactions from before are refused",
+                "may be lost, and transactions that began before this start are refused",
                 folder,
             )
         history = uuid.uuid4().hex
@@ -97,7 +97,7 @@ def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
 
 
 def start_watcher(folder: Path, socket_path: str) -> None:
-    """Start the watcher, which ends the server after its last user, unless it runs already.
+    """Start the watcher unless it runs already. It ends the server after all users were killed.
 
     The caller holds the mutex, and the server lives.
     """

@@ -25,7 +25,7 @@ from .locks import MUTEX, NO_SERVER, USERS, WATCHER, Lock, lives  # noqa: TID252
 from .shutdown import ASK_LIMIT, Connection, order_shutdown, stop  # noqa: TID252
 
 _SPOKE_LATELY = 30
-"""Seconds. A connection with a later command belongs to a client that is alive."""
+"""A connection that sent a command during the last so many seconds belongs to a client that is alive."""
 _WATCHER_NAME = "percolator-watcher"
 """The name of the connections of watchers, which are no clients."""
 _RETRY = 0.1
@@ -42,8 +42,8 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
         users = Lock(folder / USERS, create=False)
         connection = reach(folder, socket_path, period)
         if connection is None:
-            # A process that has started a server then tries to take this lock. If the lock is held, this line
-            # has not run yet, and the watcher finds the new server below.
+            # A process that starts a server also starts a watcher, unless this lock is held. Then this
+            # watcher has not released the lock yet, and the next `reach` finds the new server.
             lock.close()
             connection = reach(folder, socket_path, period)
             if connection is None:
@@ -107,7 +107,7 @@ def _others_speak(connection: Connection) -> bool:
 
 
 def reach(folder: Path, socket_path: str, period: float) -> Connection | None:
-    """Connect to the server, and wait for that if it does not listen yet; None if no server lives."""
+    """Wait until the server listens, and connect to it; return None if no server lives."""
     while True:
         try:
             connection = Connection(socket_path, ASK_LIMIT)

@@ -154,7 +154,7 @@ class Offload:
         with self._lock:
             self._closed = True
             children, self._every, self._idle = self._every, set(), []
-        # A thread may still use a killed child, and closes its pipe.
+        # If a thread still uses a killed child, this thread closes the child's pipe.
         for child in children:
             if kill:
                 child.kill()

@@ -17,8 +17,8 @@ _PARTS: Final = {
     "observe": "Runs each observer as a task, in the order of the graph. The last task runs all observers "
     "until the chain is idle. A task without pending cells ends at once. Several drains and workers may run "
     "at the same time.",
-    "monitor": "Compares the backlog, failures, locks and memory with the declared thresholds, and records "
-    "them. Starts the observers if cells are due and no worker or drain is alive.",
+    "monitor": "Measures the backlog, failures, locks and memory, records them, and compares them with the "
+    "declared thresholds. Starts the observers if cells are due and no worker or drain is alive.",
     "maintain": "Resolves the locks of dead clients, drops old versions, and moves cold rows to the bases of "
     "tables. It may run at any time.",
 }

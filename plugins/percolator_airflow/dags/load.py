@@ -126,10 +126,10 @@ def form(block: LoadDeclaration, tables: Sequence[str], known: Sequence[str]) ->
         ),
         "table": _text("Table", "The table to load into.", only, examples=list(known)),
         "format": _text("Format", "Default: the format of the files' suffixes.", enum=[None, *FORMATS]),
-        "key": _text("Key", "The field with the row key: jsonl, csv and parquet into raw tables."),
+        "key": _text("Key", "The field with the row key, for jsonl, csv and parquet into raw tables."),
         "columns": _text("Columns", "FIELD[=COLUMN],…: load these fields only, under these names."),
-        "base_url": _text("Base URL", "The beginning of the row keys of html."),
-        "delimiter": _text("Delimiter", "The delimiter of csv files. Empty: from the header line."),
+        "base_url": _text("Base URL", "The beginning of the row keys of html files."),
+        "delimiter": _text("Delimiter", "The delimiter of csv files. Empty: found in the header line."),
         "encoding": _text("Encoding", "The encoding of csv files. Empty: UTF-8."),
         "null_text": _text("Null", "A csv field with this text writes no cell.", ""),
         "delete_missing": _text(

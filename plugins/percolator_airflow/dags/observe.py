@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def observe_dag(plan: Plan) -> DAG:
     """Return the DAG that runs a chain's observers.
 
-    A generation starts after the previous one, so most cells need one run, after all changes that wake them.
-    The last task does the rest: cells that were written in the meantime, and loops of the chain.
+    A generation starts when the previous one has ended. So most cells get all their changes before their
+    observer runs, and need only one run. The last task does the rest: cells that were written in the
+    meantime, and loops of the chain.
     """
     block = plan.settings.observe
     drain: dict[str, Any] = {

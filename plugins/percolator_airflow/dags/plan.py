@@ -35,7 +35,7 @@ _LONGEST_WAIT: Final = timedelta(minutes=10)
 """The longest wait between two tries of a task, unless the first wait is longer."""
 
 _TASK_ARGUMENTS: Final = frozenset(inspect.signature(BaseOperator.__init__).parameters) - {"self", "kwargs"}
-"""The known default arguments: Airflow ignores an unknown one, so a misspelt one is refused here."""
+"""The known default arguments. Airflow would ignore a misspelled argument, so it is refused here."""
 
 
 @dataclass(frozen=True, slots=True)

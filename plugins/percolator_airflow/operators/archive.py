@@ -27,8 +27,8 @@ class PublishOperator(StoreOperator):
         table: the name of the table.
         url: as for `Database.publish`. Airflow shows it, so it must not contain credentials: they come from
             the environment.
-        keep: seconds, 0 or more: before the publication, the files that only versions older than this have
-            are removed; None removes none.
+        keep: seconds, 0 or more. Before the publication, files are removed if only versions older than this
+            have them. None keeps all files.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "table", "url", "keep")

@@ -83,7 +83,7 @@ class StoreOperator(BaseOperator):
         return found
 
     def hook(self) -> PercolatorHook:
-        """Return the hook of the connection; the chain is its default namespace after a call of `folder`."""
+        """Return the hook. After a call of `folder`, its default namespace is the chain's name."""
         return PercolatorHook(
             self.conn_id, self.namespace or None, default_namespace=self.chain_name or "default"
         )
@@ -92,7 +92,7 @@ class StoreOperator(BaseOperator):
     def guarded(self, carry_on: str) -> Iterator[None]:
         """Turn errors of the block into Airflow's errors, and end a killed task in order.
 
-        The block is the whole task. ``carry_on`` is the end of the message of a killed task.
+        The block has to contain all work of the task. ``carry_on`` ends the message of a killed task.
         """
         self._interruptible = True
         try:
@@ -132,7 +132,7 @@ class StoreOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the task; Airflow calls this method in its handler of SIGTERM, in the main thread.
 
-        A wait for Spark is interrupted as by Ctrl-C, which stops Spark. Its tasks notice the end of their
+        A wait for Spark is interrupted as by Ctrl-C, which stops Spark. Spark's tasks notice the end of their
         driver, and finish the runs that are under way.
         """
         if not self._interruptible:

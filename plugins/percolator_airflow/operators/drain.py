@@ -39,8 +39,8 @@ class DrainOperator(StoreOperator):
     once. On SIGTERM a drain finishes the runs that are under way. A cell whose observer keeps failing goes to
     quarantine; that does not fail the drain.
 
-    The result has the numbers of runs, ``ran``, ``conflicts``, ``failed`` and ``quarantined``; ``seconds``;
-    the number of cells ``left``; and the numbers of each observer in ``observers``.
+    The result has the numbers of runs, ``ran``, ``collapsed``, ``conflicts``, ``failed`` and ``quarantined``;
+    ``seconds``; the number of cells ``left``; and the numbers of each observer in ``observers``.
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
@@ -49,7 +49,7 @@ class DrainOperator(StoreOperator):
             this process. Without pending cells Spark does not start.
         budget: seconds, 0 or more, after which the task fails, and a retry goes on; None is no limit.
         width: concurrent runs, by default 64 in each Spark task, or 256 in a local process.
-        threads: concurrent runs of observers with ``executor: threads``, in each Spark task.
+        threads: concurrent runs of observers with ``executor: threads``, in a Spark task or in this process.
         tasks: Spark tasks; None is the number of tablets of the largest observed table.
         master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
     """

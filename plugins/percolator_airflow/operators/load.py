@@ -28,9 +28,9 @@ class LoadOperator(StoreOperator):
     """Load files into a table of the chain, and write only the differences.
 
     A load may be repeated at any time, also after a kill. An unchanged record wakes no observer. Malformed
-    records are put into the file ``aside``, which the log names; they alone do not fail the load. The result
-    is the report: the numbers of records ``read``, ``new``, ``changed``, ``unchanged``, ``repeated``,
-    ``deleted`` and ``bad``, and the file ``aside``.
+    records are put into the file ``aside``, which the log names; they fail the load only above ``max_bad``.
+    The result is the report: the numbers of records ``read``, ``new``, ``changed``, ``unchanged``,
+    ``repeated``, ``deleted`` and ``bad``, and the file ``aside``.
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.

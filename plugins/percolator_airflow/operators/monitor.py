@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CARRY_ON: Final = "the next run checks everything again"
 _LOCKS: Final = 1_000
-"""The oldest locks that are read, at most."""
+"""The most locks that are read, the oldest ones."""
 
 NEEDS_DRAIN: Final = "needs_drain"
 """The XCom that is true if cells are due and no worker or drain takes them."""
@@ -33,10 +33,10 @@ NEEDS_DRAIN: Final = "needs_drain"
 class MonitorOperator(StoreOperator):
     """Compare a chain's state with thresholds, and record the state for the plots.
 
-    The task reads only counts that the store keeps anyway. The result has the ``breaches``, one sentence
-    each, and the numbers ``backlog``, ``due``, ``quarantine``, ``locks``, ``memory``, ``workers`` and
-    ``drains``. The XCom ``needs_drain`` is true if cells are due that no continuous worker takes, and no
-    drain is alive.
+    The task reads only counts that the store keeps anyway, and the oldest locks. The result has the
+    ``breaches``, one sentence each, and the numbers ``backlog``, ``due``, ``quarantine``, ``locks``,
+    ``memory``, ``workers`` and ``drains``. The XCom ``needs_drain`` is true if cells are due that no
+    continuous worker takes, and no drain is alive.
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.

@@ -1,7 +1,7 @@
 """Find the chains whose DAGs Airflow knows.
 
 The last task of the DAG ``<chain>_observe`` has the chain's folder, connection and namespace in its fields.
-They are read from the serialised DAG in Airflow's database, so no DAG file is imported, and nothing has to be
+They are read from the serialized DAG in Airflow's database, so no DAG file is imported, and nothing has to be
 configured twice.
 """
 
@@ -28,7 +28,7 @@ _SUFFIX: Final = dag_ids("")["observe"]
 
 @dataclass(frozen=True, slots=True)
 class KnownChain:
-    """A chain that has DAGs. ``dag_id`` is the DAG of its observers, whose permissions control access.
+    """A chain that has DAGs. The permissions on the DAG of its observers, ``dag_id``, control access.
 
     ``namespace`` is None for the namespace of the connection, or else the chain's name.
     """
@@ -67,7 +67,7 @@ class _Loaded:
 
 _loaded = _Loaded()
 _parsed: dict[str, tuple[str, KnownChain | None]] = {}
-"""The chains by the id of their DAG, each with the hash of the serialised DAG from which it was read."""
+"""The chains by the id of their DAG, each with the hash of the serialized DAG from which it was read."""
 
 
 def known_chains(session: Session) -> list[KnownChain]:

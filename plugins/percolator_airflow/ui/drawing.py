@@ -28,7 +28,7 @@ _LINES: Final = (39.0, 56.0, 73.0)
 
 @lru_cache(maxsize=100)
 def _layout(chain: Chain) -> Drawing:
-    """Place the boxes of a chain, which takes a while if the chain is large."""
+    """Place the boxes of a chain; the result is cached, because a large chain takes a while."""
     return lay_out(chain.graph, _OBSERVER_SIZE)
 
 

@@ -77,7 +77,7 @@ class Links:
         return None if key is None else self.to("trace", table=table, row=key, column=token, **query)
 
     def key(self, table: str, row: bytes) -> str | None:
-        """Return a row key in the form of forms and links; None if it is too long."""
+        """Return a row key as form fields and links contain it; None if it is too long."""
         if len(row) > LONGEST:
             return None
         definition = self._definitions.get(table)

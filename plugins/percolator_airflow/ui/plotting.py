@@ -46,7 +46,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve. ``style`` is the number of its colour and dash, the same in all plots."""
+    """A curve. ``style`` is the number of its color and dash, the same in all plots."""
 
     name: str
     style: int
@@ -125,7 +125,7 @@ class Plot:
         return "".join(parts)
 
     def newest(self) -> str:
-        """Return the last value: the highest of all curves for an age, or else their sum."""
+        """Return the last value of all curves together: of ages the highest, of other numbers the sum."""
         last = [curve.values[-1] for curve in self.curves if curve.values]
         numbers = [value for value in last if value is not None]
         if not numbers:

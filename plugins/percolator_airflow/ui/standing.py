@@ -35,7 +35,7 @@ _LEAST: Final = 2.0
 """The fewest seconds between the two samples of a rate: workers send counts about every second."""
 
 _FAR: Final = 16.0
-"""Seconds for which a sample is kept while newer ones suffice for a rate."""
+"""Seconds after which a sample is dropped if a newer one suffices for a rate."""
 
 _OLD: Final = 180.0
 """Seconds after which a sample is too old for the current rate."""
@@ -164,7 +164,7 @@ def _state(
     if not now.active:
         return "inactive", "no worker has run the chain yet, so writes do not mark cells for it"
     if now.backlog and not attended:
-        return "unattended", f"{count_of(now.backlog, 'cell')} to observe, and no worker or drain is alive"
+        return "unattended", f"{count_of(now.backlog, 'cell')} to observe, and no worker or drain takes them"
     if now.backlog:
         return "working", f"{count_of(now.backlog, 'cell')} to observe"
     if rate is not None and rate.runs > 0:

@@ -89,8 +89,8 @@ class Stores:
     def note_silent(self, chain: KnownChain, why: str) -> None:
         """Note that the chain's store did not answer: `of` refuses it for some seconds.
 
-        A refusal by `of` may be noted, too. It does not prolong the time, or a page that is updated every few
-        seconds would never reach the store again.
+        It does no harm to note a refusal by `of`: this does not prolong the time. If it did, a page that is
+        updated every few seconds would never reach the store again.
         """
         key, now = _key(chain), time.monotonic()
         with self._lock:

@@ -98,7 +98,7 @@ def _as_text(value: bytes, longest: int) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Replace characters that are invisible or that move other characters by their numbers."""
+    """Replace each character that is invisible, or that moves other characters, with its number."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(

@@ -23,7 +23,7 @@ from percolator_core.notation.typedtext import parse_row
 router = APIRouter()
 
 MOST: Final = 200
-"""The oldest locks that the page shows, at most."""
+"""The most locks that the page shows, the oldest ones."""
 
 OLD: Final = 30.0
 """The least age, in seconds, of the locks that the button for all locks resolves."""

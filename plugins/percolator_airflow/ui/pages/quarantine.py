@@ -111,7 +111,7 @@ def quarantine(  # noqa: PLR0917 - what the form sends
 
 @router.post("/{name}/quarantine/retry")
 def retry(chain: EditableChain, _data: ChainWithData, chosen: Chosen) -> dict[str, Any]:
-    """Mark cells to be observed again, with all attempts."""
+    """Mark cells to be observed again; their attempts count from 0."""
     found = Quarantine(stores.of(chain), declared(chain))
     tokens = _tokens(chosen)
     if tokens is not None:
@@ -185,7 +185,7 @@ def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
         links.row(cell.table, cell.row),
         links.trace(cell.table, cell.row, cell.column),
         _line(redact(cell.error)),
-        # Masked before it is cut, because a part of a password would not be recognised.
+        # Masked before it is cut, because a part of a password would not be recognized.
         visible(redact(cell.traceback)[-_TRACEBACK:].rstrip()),
         (now - cell.time) / 1e6,
     )

@@ -40,7 +40,7 @@ CONDITIONS: Final = 20
 """Comparisons in the filter of a raw table, at most: each one is made for each row."""
 
 CUT: Final = 4_096
-"""Bytes of a value that are fetched for the list, more than it shows."""
+"""Bytes of a value that are fetched for the list; the list shows fewer."""
 
 SIZES: Final = (20, 50, 200)
 """Numbers of rows on a page that a user can choose."""
@@ -153,8 +153,8 @@ def _found(  # noqa: PLR0917
             begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
         seconds = max(0.0, until - time.monotonic())
         found = browse(snapshot, table, start=begin, seconds=seconds, **asked)
-        # Keys of deleted rows stay for a while. If a page before the place has such keys only, it would show
-        # the rows after the place again. So the loop goes back further.
+        # Keys of deleted rows stay for a while. A page that begins before the place, but finds only such keys
+        # there, would show the rows after the place again. So the loop goes back further.
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
             return begin, found
