@@ -171,8 +171,7 @@ def sync(tag: bytes) -> Call[None]:
     return "sync", (tag,), (), lambda _: None
 
 
-# Transactions. ``cells`` is one list: of each cell the position of its tag (from 1), row, column, kind, and for
-# `prewrite` the value.
+# Transactions. ``cells`` is one list: of each its tag (from 1), row, column, kind, and for `prewrite` value.
 
 
 def prewrite(  # noqa: PLR0917
@@ -330,7 +329,7 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells. ``groups`` is one list: numbers of tags and observers, then each name, limit, wait."""
+    """Lease dirty cells. ``groups`` is one list: numbers of tags, of observers; each name, limit, wait."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 

@@ -205,8 +205,7 @@ class Store:
 
         The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
         have no order among each other; the timestamp is still given out before all of them, or after all, as
-        ``stamp`` says. ``owner`` is the id of the process that may send the commands: a forked child never
-        sends them, even if the fork comes during this call.
+        ``stamp`` says. Only the process ``owner`` sends the commands, even if it forks during this call.
         """
         # Only a task has a hub: for all other callers, the test saves a call.
         hub = current_hub() if isinstance(getcurrent(), Task) else None

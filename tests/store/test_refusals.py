@@ -42,8 +42,8 @@ def test_loading(own: Server, two_phase: bool) -> None:
             with own.client() as client:
                 client.save()
             own.kill()
-            # About a second, with a look at the callers after every two megabytes.
-            own.settings = ("--key-load-delay", "20000")
+            # Four seconds, with a look at the callers after every two megabytes.
+            own.settings = ("--key-load-delay", "60000")
             own.answers = lambda: loading(own, seen)  # type: ignore[method-assign]
             own.start()
 
