@@ -1,12 +1,12 @@
 """Change a real CSV file in a table with a base, under load, and compare it with pandas and DuckDB.
 
-    .venv/bin/python benchmarks/real_table.py FILE.csv     # with a header; DuckDB is asked if it is installed
+    .venv/bin/python benchmarks/real_table.py FILE.csv     # with a header; uses DuckDB if that is installed
 
 The rows are loaded and moved into the base. Then writers change 5 % of them (updates, empty cells, removed
 and new rows), while a maintainer flushes and compacts, a collector collects, and readers pin snapshots. Each
-change moves a number from one row to another, so their sum is 0 in each snapshot. At the end the table must
-equal a pandas frame with the same changes, cell by cell: read as Arrow, by select, by key, from the published
-Delta Lake table, and after the base was turned off. The exit code is 1 if a cell differs.
+change moves a number from one row to another, so the sum of these numbers is 0 in each snapshot. At the end
+the table must equal a pandas frame with the same changes, cell by cell: read as Arrow, by select, by key,
+from the published Delta Lake table, and after the base was turned off. The exit code is 1 if a cell differs.
 """
 
 from __future__ import annotations

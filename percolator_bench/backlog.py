@@ -1,7 +1,7 @@
 """Millions of waiting notifications: their cost for the server, for a claim, and for the memory of a worker.
 
-The notifications are weak, in a table of 16 tablets whose rows have no other cells. They are set by the
-script that also serves transactions without writes, but thousands in a call instead of a few. This, and a
+The notifications are weak, in a table of 16 tablets whose rows have no other cells. The script that sets
+them is the one for transactions that only notify, but a call sets thousands instead of a few. This, and a
 server without a log, are the two shortcuts of the suite. Claims are timed while no worker runs. Then one
 worker process runs for some seconds; each run of its observer is a transaction that writes a cell. The
 worker's memory is the resident memory of the process (RSS), sampled all the time. The growth is relative to

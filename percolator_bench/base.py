@@ -1,9 +1,9 @@
 """A typed table with a base, compared with plain Parquet of its rows, and with a table without a base.
 
-The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later one row
-in a hundred is updated, so the store has a part of it. Spark reads the table by its own Parquet reader and by
-the source ``percolator``, all ten columns or one. Each of these rates is divided by that of plain Parquet in
-the same round.
+The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later, one
+row in a hundred is updated, so the store has a part of this row. Spark reads the table by its own Parquet
+reader and by the source ``percolator``, all ten columns or one. Each of these rates is divided by that of
+plain Parquet in the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
 cache, because they have just been written. Rounds of these reads alternate with rounds of the same reads of

@@ -27,7 +27,9 @@ Suites = Annotated[
 Operations = Annotated[
     int,
     typer.Option(
-        min=1, help="Operations of a contestant in a round of micro; five times as many under the hub."
+        min=1,
+        help="Operations of each contestant in a round of micro; five times as many if they share round "
+        "trips.",
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; figures are medians over them.")]

@@ -43,7 +43,7 @@ def commits(url: str) -> Iterator[Commits]:
 
 
 def commit(url: str, connection: Connection) -> None:
-    """After each message commit until the next one arrives, then send the seconds of each commit."""
+    """After each message, commit until the next message arrives; then send the seconds of each commit."""
     with connect(url, namespace=NAMESPACE) as db:
         db.create_table(COMMITTED)
 

@@ -45,7 +45,7 @@ C = TypeVar("C")
 
 _TABLE: Final = "bench"
 _SHARED: Final = 5
-"""The factor for operations that share round trips, and so take less time."""
+"""Operations that share round trips take less time, so this many times as many are measured."""
 _SPARE_CONNECTIONS: Final = 10
 
 
@@ -243,7 +243,7 @@ def sql_entries(stack: ExitStack, server: PostgresServer, sql: SqlRows, scale: S
         found[Entry("scan", SQL, width)] = Contestant(partial(threads.run, sql.scan), _scans(scale, width))
         for on, who in SYNC.items():
             prepare = partial(set_synchronous, threads.connections, on=on)
-            # One after another they wait for the disk: a few operations are enough.
+            # Commits that wait for the disk one after another are slow: fewer operations are enough.
             count = max(1, scale.operations // (4 if on and width == 1 else 1))
             found |= {
                 Entry("set", who, width): Contestant(partial(threads.run, sql.set), count, prepare),
@@ -283,5 +283,5 @@ def _bunches(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _scans(scale: Scale, width: int) -> int:
-    """Return the steps of scans in a turn: few, as a step returns many rows, but enough to fill the width."""
+    """Return how many scan steps a turn has: few, as a step returns many rows, but enough for the width."""
     return max(1, scale.operations // (20 if width <= MIDDLE else 5))

@@ -2,9 +2,9 @@
 
 Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
 every change is to a row of its own. In the second workload the same rows change again and again while their
-observers run. So one run may process several changes, and a run may come too late. The third workload does
-the same with weak notifications. A mark keeps its lease when it is set again, so two workers process it at
-the same time only after its lease has expired. One of two overlapping runs loses.
+observers run. So one run may process several changes, and a later run may find nothing left to do. The
+third workload does the same with weak notifications. A mark keeps its lease when it is set again, so two
+workers process it at the same time only after its lease has expired. One of two overlapping runs loses.
 
 Work that a worker begins and does not commit is of three kinds, and the suite counts each:
 
@@ -14,9 +14,9 @@ run. The observer's function is not called; the cost is that read and the remova
 or the row of the cell changed. The suite counts all conflicts as duplicates, so that none is missed.
 - *failed*: the function raised, which happens only after a fault.
 
-The function ran (ran + conflicts + failed) times, of which (conflicts + failed) were wasted. The suite checks
-that no change was processed twice. There must be as many copies as committed runs, and the last copy of a row
-must be of its last value. Except for weak notifications, no two copies may be of the same change.
+The function was called (ran + conflicts + failed) times, of which (conflicts + failed) were wasted. The suite
+checks that no change was processed twice. There must be as many copies as committed runs, and the last copy
+of a row must be of its last value. Except for weak notifications, no two copies may be of the same change.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def copy(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def look(t: ObserverTransaction, cell: Cell) -> None:
-    """The same as a weak observer."""
+    """Do the same as `copy`, for a weak observer."""
     value = t.get(cell.table, cell.row, _NOTED)
     if value is not None:
         t.set(cell.table, cell.row, _COPIED, value)

@@ -2,9 +2,9 @@
 
 The index of dirty cells is separate from the data (paper, section 2.4), so clean cells should make no
 difference. Three stores exist at the same time, with 10 thousand, 100 thousand and a million clean observed
-cells. In each, 1,000 random cells are written, which makes them dirty. Then one claim leases them all, is
-timed, and returns them, several times a round. The stores take turns, so the two sides of a ratio are
-measured in the same minute.
+cells. In each, 1,000 random cells are written, which makes them dirty. Then a timed claim leases them
+all, and they are given back; this is repeated several times a round. The stores take turns, so the two sides
+of a ratio are measured in the same minute.
 
 The wall time of a claim includes the way to the server and back, and building 1,000 leases from the reply.
 The server's CPU time is the difference of two readings; it includes the cost of one reading.
@@ -40,7 +40,7 @@ _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
 _ROWS_A_WRITE: Final = 100
 CLAIMS: Final = 10
-"""Claims of a round; their median counts."""
+"""Claims in a round, which gives their median wall time and their mean CPU time."""
 
 _ROUNDS: Final = 2
 """The suite runs this many rounds for each round of the scale, because one takes only half a second."""
@@ -120,11 +120,11 @@ class Store:
         self._db = here.db
         self._server_cpu = here.server_cpu
         self._db.create_table(_TABLE)
-        # A rewrite of the log forks, and the page faults after the fork would count for the claim.
+        # No rewrites of the log: each forks, and the page faults after the fork would count for the claim.
         here.raw.config_set("auto-aof-rewrite-percentage", 0)
         self.rows = max(1, cells // len(COLUMNS))
         self._load()
-        # Registered after the load, so that the load leaves no marks.
+        # The observer is registered after the load, so that the load leaves no marks.
         observed = {(_TABLE, column): (_OBSERVER,) for column in COLUMNS}
         activate(self._db, observed, "bench")
         self._dirty = DirtyIndex(self._db.client, observed)

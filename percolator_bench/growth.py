@@ -176,7 +176,7 @@ class GrowingStore:
         return self._cost(run, count)
 
     def scans(self, count: int) -> _Cost:
-        """Run steps of scans, from random positions that a full step of rows follows."""
+        """Run steps of scans, each from a random position with enough rows after it for a full step."""
         full = max(0.0, 1 - 2 * PAGE_ROWS / self.rows)
         starts = [_key(int(random.random() * full * _KEYS)) for _ in range(count)]
 

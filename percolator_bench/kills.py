@@ -54,7 +54,7 @@ _A_BATCH: Final = 500
 """Events written between two checks of the clock."""
 
 _AHEAD: Final = 20_000
-"""Most pending notifications: writing pauses above it, so that events still arrive after the first kill."""
+"""Writing pauses above this many pending notifications, so that events still arrive after the first kill."""
 
 _LOOK: Final = 0.02
 _LIMIT: Final = 600.0
@@ -171,7 +171,7 @@ def totals(db: Database) -> Totals:
 
 
 def recounted(db: Database) -> tuple[Totals, str]:
-    """Count the events again; return the totals, and the name of the counter."""
+    """Count the events again; return the totals, and what counted them."""
     with TemporaryDirectory(prefix="percolator-bench-") as folder:
         lines = Path(folder) / "events.jsonl"
         with lines.open("w", encoding="utf-8") as file:

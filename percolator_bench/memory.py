@@ -3,8 +3,8 @@
 It consists of timestamps, the name of the column, a share of the row's key and of the row index, and for an
 older version an entry in the row's history. The figure is the growth of ``used_memory`` while cells are
 written, divided by the number of versions. Buffers of connections and of the log do not count. Redis doubles
-its hash tables, and the sizes of its allocator differ by a fifth. So the figure depends on the number of rows
-and on the size of the values.
+its hash tables, and its allocator rounds sizes up to classes that differ by a fifth. So the figure depends on
+the number of rows and on the size of the values.
 """
 
 from __future__ import annotations

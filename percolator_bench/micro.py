@@ -98,7 +98,7 @@ def _measure(transport: Transport, scale: Scale) -> Iterator[Figure | Note]:
         rates = race(entries, scale.rounds)
     yield from _figures(here.name, rates, widths(scale))
     repeats = f"{watched.repeats} of WATCH/MULTI" + ("" if sql is None else f", {sql.repeats} of PostgreSQL")
-    yield Note(_SUITE, f"{here.name}: transactions run again after a conflict: {repeats}")
+    yield Note(_SUITE, f"{here.name}: transactions repeated after a conflict: {repeats}")
 
 
 def _redis_settings(here: Place) -> str:

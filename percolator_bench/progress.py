@@ -1,7 +1,7 @@
 """Report the progress of a run.
 
-The steps of a run are nested: the runner reports the suite, the suite reports its place, and the race reports
-its round. A listener is optional. Steps are reported between measurements, never during one.
+The steps of a run are nested: the runner reports the suite, the suite reports its place, and `rounds.race`
+reports the round. A listener is optional. Steps are reported between measurements, never during one.
 """
 
 from __future__ import annotations

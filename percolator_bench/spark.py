@@ -19,7 +19,7 @@ SparkSession: TypeAlias = Any
 """A session of Spark: only `percolator_core.spark` imports pyspark."""
 
 _ROUND: Final = 2
-"""Other suites run this many rounds for each round here, because these read a million rows several times."""
+"""The suites here run one round for this many of others: they read a million rows several times."""
 
 
 def with_spark(

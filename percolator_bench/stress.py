@@ -52,7 +52,7 @@ _WIDTH: Final = 128
 _ATTEMPTS: Final = 1000
 BATCHES: Final = 5
 _BATCH: Final = 100
-"""A batch has one integer for this many of the first load."""
+"""The first load has this many times as many integers as a batch."""
 
 _KNOWN: Final = 10
 """In a batch, one integer in this many was inserted before."""
@@ -64,7 +64,7 @@ _LIMIT: Final = 120.0
 """The workers have to finish within this many seconds."""
 
 _LOOK: Final = 0.005
-"""Seconds between two checks that they have finished."""
+"""Seconds between two checks that the workers have finished."""
 
 _SUITE: Final = "stress"
 
@@ -130,7 +130,7 @@ def _round(processes: int, numbers: int) -> _Round:
             progress.tell("loading")
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))
             load = trie.load([chance.randrange(MOST) for _ in range(numbers)], known)
-            # New workers process the batches, so that the counts of these workers are of the load alone.
+            # These workers stop now, so that their counts are of the load alone. Others process the batches.
             runs = workers.stop()
         with workers_of(here, chain, processes) as workers:
             trie = Trie(here.db, shape, partial(workers.wait_until_idle, _LIMIT, _LOOK))

@@ -3,7 +3,7 @@
 The rows are generated once as Parquet files, which are also the peer: the same query runs over the table and
 the files, in turn. It computes a count and a sum. Spark's Python data sources do not prune columns, so a
 query reads all ten, unless an option of the source names them. The filter selects one row in a hundred, and
-is evaluated either by the store, which an option of the source requests, or by Spark.
+is evaluated by Spark, or by the store if an option of the source requests it.
 
 At the end another process updates single rows at a fixed rate, first alone and then while the table is read
 again and again. Each result is compared with the same snapshot, read once more after the updates: if one

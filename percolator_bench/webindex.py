@@ -9,7 +9,7 @@ depends on their timing, so the counts of two builds differ by some percent.
 The corpus is that of the demonstration: the documents of the installed Python distributions. Generated pages
 show the effect of the number of links: most operations read one cell of each linked page.
 
-`throughput`, which ends this suite, measures the rate of the whole chain.
+At the end, this suite calls `throughput`, which measures the rate of the whole chain.
 
 The library never imports an application: this suite imports the web index by its name, and a note says so if
 it is missing.
@@ -42,7 +42,7 @@ from percolator_core.observers import Chain
 from percolator_core.worker import ObserverCounts, Worker
 
 SAVED: Final = Target("at least", 5.0)
-"""Half of the factor that the paper's prefetch saves (section 2.5)."""
+"""Half of the factor of 10 by which the paper's prefetch reduces reads (section 2.5)."""
 
 LINKS: Final = (10, 40, 170)
 """Links on each generated page."""
@@ -63,7 +63,7 @@ _CHANGED: Final = 5
 
 _PAGES: Final = 50
 _LINKED: Final = 4
-"""For each page, links can lead to this many pages: most links of a crawl lead to pages never loaded."""
+"""Link targets, as a multiple of the loaded pages: most links of a crawl lead to pages never loaded."""
 
 _SEED: Final = 10
 _RATIOS: Final = {"operations ÷ requests": "requests", "operations ÷ commands": "sent"}
@@ -107,7 +107,7 @@ _Pair: TypeAlias = dict[str, _Work]
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """Measure the ratios of each observer and of all, CPU time, and the curve over the links of a page."""
+    """Measure CPU time, and the ratios: by observer, for all observers, and by number of links of a page."""
     try:
         application = _Application()
     except ConfigurationError as missing:

@@ -68,10 +68,10 @@ class Workers:
     def wait_until_idle(self, limit: float, look: float = _LOOK) -> None:
         """Wait until no notification is left; check every ``look`` seconds.
 
-        Until then, no other client may write.
+        Call it only if no other client writes until then.
 
         Raises:
-            StoreUnavailable: a process ended, or it took longer than ``limit`` seconds.
+            StoreUnavailable: a process ended, or the wait took longer than ``limit`` seconds.
         """
         self._wait(lambda: not self.backlog(), limit, f"did not get done in {limit:g} s", look)
 

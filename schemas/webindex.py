@@ -59,12 +59,12 @@ class Outlinks(RootModel[dict[Url, tuple[Text, ...]]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Outlinks:
-        """Return the value that ``encode`` wrote; None has no links. Raises pydantic.ValidationError."""
+        """Return the value that ``encode`` wrote; for None, no links. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls({})
 
 
 class Anchors(RootModel[tuple[Text, ...]]):
-    """``links.anchors`` has the texts of one source in document order, ``pages.anchors`` of all, sorted."""
+    """``links.anchors``: the texts of one source in document order; ``pages.anchors``: all texts, sorted."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,7 +74,7 @@ class Anchors(RootModel[tuple[Text, ...]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Anchors:
-        """Return the value that ``encode`` wrote; None has no texts. Raises pydantic.ValidationError."""
+        """Return the value that ``encode`` wrote; for None, no texts. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls(())
 
 

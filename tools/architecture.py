@@ -122,7 +122,7 @@ def picture(drawn: Layers) -> str:
 
 
 def _arcs(drawn: Layers, places: dict[str, tuple[int, int]]) -> tuple[list[str], int]:
-    """Return the arrows, straight to the row below and as arcs right of the boxes elsewhere."""
+    """Return the arrows: straight lines to the next row, and arcs right of the boxes to lower rows."""
     width, height = _BOX
     edge = max(x for x, _ in places.values()) + width
     paths, right = [], edge
@@ -133,7 +133,7 @@ def _arcs(drawn: Layers, places: dict[str, tuple[int, int]]) -> tuple[list[str],
         if steps == 1:
             path = f"M{x1 + width // 2} {y1 + height}L{x2 + width // 2} {y2}"
         elif steps == 0:
-            # Only modules of the top row may import each other: an arrow to the left or the right neighbor.
+            # The arrow leads to the left or right neighbor: only modules of the top row import each other.
             x1, x2 = (x1, x2 + width) if x1 > x2 else (x1 + width, x2)
             path = f"M{x1} {y1 + height // 2}L{x2} {y2 + height // 2}"
         else:

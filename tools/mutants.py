@@ -54,7 +54,7 @@ LETTERS = {
     "k": "after a lost reply, the outcome is learned from the store, or reported as undetermined",
     "l": "a primary records the outcome, also if the transaction set and then deleted it",
     "m": "a retry runs the function again, on a new snapshot",
-    "n": "scripts validate, then write; full memory stops a script before its first write, but no clean-up",
+    "n": "scripts validate, then write; full memory stops scripts before their first write, except clean-ups",
     "o": "connections and the cluster: replies reach their callers, and only current replies count",
     "p": "durability: a commit is reported only when the required disks and replicas have it",
     "q": "a transaction reads its snapshot, whether a value was prefetched, cached or requested",

@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def too_long(root: Path, folders: tuple[str, ...] = PACKAGES) -> Iterator[tuple[str, int]]:
-    """Yield each module or function over its limit, as ``path`` or ``path:function``, with its lines.
+    """Yield each module or function over its limit, as ``path`` or ``path:function``, with its length.
 
     A Lua script counts as a module.
     """

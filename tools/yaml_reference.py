@@ -30,7 +30,7 @@ _TYPES: Final = {
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Replace the marks of a page by tables. Called by mkdocs for every page.
 
-    The site's search lists guides before reference pages.
+    It also ranks the page in the site's search: guides come before reference pages.
     """
     if page is not None:
         page.meta.setdefault("search", {"boost": _boost(page.file.src_uri)})

@@ -1,8 +1,8 @@
 """Detect changes of a resource; an unchanged resource wakes no other observer.
 
-The observer is woken by ``resources.content`` and ``content_type``. Each column has an acknowledgement of its
-own, so two runs for one resource do not conflict in it. Every run also writes ``resources.seen``. There they
-conflict, and the later run sees everything that the earlier run saw.
+The observer is woken by ``resources.content`` and ``content_type``. Each column has its own
+acknowledgement, so runs for the two columns of a resource would not conflict. Therefore every run also writes
+``resources.seen``: in this cell they conflict, and the later run sees everything that the earlier run saw.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ def _write(t: ObserverTransaction, row: bytes, before: Facts | None, new: Conten
         t.set("resources", row, "embedding", new.embedding)
     t.set("resources", row, "facts", facts.encode())
     replace(t, "style", row, before.references if before else (), facts.references)
-    # After the update of the index: from here on every change of a new import wakes this sheet.
+    # The relay runs once the index has the new imports: from then on each of their changes wakes this sheet.
     t.notify("resources", row, "touched")

@@ -30,7 +30,7 @@ MAX_DEPTH: Final = 32
 """The longest chain of style sheets that import each other; the next one counts as missing."""
 
 _LEAST_BYTES: Final = 256
-"""An embedded resource counts at least this many bytes: empty style sheets that each import the next one
+"""An embedded resource counts as at least this many bytes: empty style sheets that each import the next one
 twice must reach the limit, too."""
 
 _IMAGES: Final = {

@@ -1,7 +1,7 @@
 """The type of a resource's content, and its form for embedding: the text of a sheet, or a ``data:`` URL.
 
 The form is computed once for each resource, not for each page. It is written in the same transaction as the
-resource's facts, so a render always sees both in the same state.
+resource's ``facts``, so a render always sees both in the same state.
 """
 
 from __future__ import annotations

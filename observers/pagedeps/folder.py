@@ -34,7 +34,7 @@ class Folder:
 
     @classmethod
     def read(cls, folder: Path, limit: int | None = None) -> Folder:
-        """List the files of a folder. ``limit``: pages at most, in the order of their paths.
+        """List the files of a folder, but only the first ``limit`` pages, in the order of their paths.
 
         Raises:
             ConfigurationError: the folder has no pages.

@@ -1,10 +1,10 @@
 """Notify the targets of a page's links that the page's share of rank has changed.
 
 The observer is woken by ``pages.rank``. It is separate from ``rank``, because it has to run after the new
-rank has committed. Then it needs to notify known pages only: most links of a crawl lead to pages that were
-never loaded. A target that is unknown here stays unknown or becomes known in a later commit, and then its
-first count sees the new share. Inside the transaction that publishes the rank this would be wrong: the target
-could become known, and be counted, before the commit.
+rank has committed. At that time it needs to notify known pages only: most links of a crawl lead to pages that
+were never loaded. A target that is unknown here stays unknown or becomes known in a later commit, and then
+its first count sees the new share. The transaction that publishes the rank could not skip unknown targets: a
+target could become known, and be counted, before the commit.
 """
 
 from __future__ import annotations

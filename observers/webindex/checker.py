@@ -189,7 +189,7 @@ def _ranks(
         return  # Missing ranks are reported already, and the fixed point needs all of them.
     targets = {url: [name.encode() for name in page.outlinks.root] for url, page in pages.items()}
     exact = exact_ranks(targets)
-    # An error of TOLERANCE at each page, which spreads along the links like the rank itself.
+    # The bound allows an error of TOLERANCE at each page; errors spread along the links like ranks.
     bound = spread(targets, {url: TOLERANCE * standing.rank for url, standing in standings.items()})
     for url, standing in standings.items():
         if abs(standing.rank - exact[url]) > bound[url] * (1 + 1e-6) + 1e-6:

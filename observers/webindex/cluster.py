@@ -32,7 +32,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     url = cell.row
     key = place(t, url)
     if key is not None:
-        # Even in the same cluster the page's content may have changed, and so the cluster's entry.
+        # Even if the page stays in its cluster, its content and so the cluster's entry may have changed.
         t.notify("clusters", key, "dirty")
     for page in sorted(_leading_to(t, url)):
         t.notify("pages", page, "terminal")

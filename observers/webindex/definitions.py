@@ -59,7 +59,7 @@ def differs(published: float, computed: float) -> bool:
 
 
 def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Return the most frequent texts, sorted; of equally frequent texts, the smallest are taken.
+    """Return the most frequent texts, sorted; equally frequent ones are taken in alphabetical order.
 
     The result has no counts, so that another link with a frequent text changes nothing.
     """

@@ -1,8 +1,8 @@
-"""The serving index: SQLite with FTS5, one posting for each cluster, in a file of its own.
+"""The serving index: a separate SQLite file with FTS5, which has one posting for each cluster.
 
 Several processes and threads may write it: each has its own connection, and SQLite's write-ahead log does not
 block readers. Every posting has a version, and only a newer version replaces it. The version of a removed
-posting is kept for a while, so that an older one does not restore the posting.
+posting is kept for a while, so that a late write of an older version does not restore the posting.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A cluster's entry in the index, with one line for each anchor, and its text."""
+    """A cluster's entry in the index; ``anchors`` has one line for each anchor."""
 
     key: str
     url: str
@@ -165,12 +165,12 @@ class ServingIndex:
         ):
             key, url, title, anchors, text, fingerprint, rank, size, indexed_url = row
             if indexed_url != url:
-                # Words that are missing or belong to another URL count as empty.
+                # A row of `words` that is missing or belongs to another URL counts as empty.
                 title, anchors, text = "", "", ""
             yield Posting(key, url, title, anchors, text, fingerprint, rank, size)
 
     def orphans(self) -> list[int]:
-        """Return the rows of words that belong to no posting."""
+        """Return the rows of the table ``words`` that belong to no posting."""
         rows = self._connection.execute(
             "SELECT rowid FROM words WHERE rowid NOT IN (SELECT id FROM postings WHERE url IS NOT NULL)"
         )

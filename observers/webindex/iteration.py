@@ -21,7 +21,7 @@ def exact_ranks(targets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, float]:
 def spread(targets: Mapping[bytes, Sequence[bytes]], errors: Mapping[bytes, float]) -> dict[bytes, float]:
     """Return for each page how far its rank can be from the fixed point.
 
-    Each rank may differ from the rank that follows from its sources by the page's entry in ``errors`` (≥ 0).
+    ``errors`` has for each page how far (≥ 0) its rank may be from the rank that its sources give it.
     """
     return _solve(targets, errors, 0.0)
 

@@ -111,7 +111,7 @@ def connect(
     """Open a psycopg connection whose transactions are REPEATABLE READ, PostgreSQL's snapshot isolation.
 
     Without ``synchronous_commit``, a commit is answered before it is on the disk: a crash may lose the last
-    commits, but corrupts nothing. ``autocommit`` is psycopg's: then each statement outside of
+    commits, but corrupts nothing. With psycopg's ``autocommit``, each statement outside of
     `Connection.transaction` is a transaction of its own.
     """
     import psycopg

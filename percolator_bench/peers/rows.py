@@ -22,7 +22,7 @@ class Rows:
         return [self.read(number) for number in range(self.loaded)]
 
     def read(self, number: int) -> bytes:
-        """The row that read operation ``number`` reads."""
+        """The row of the read operation ``number``."""
         return b"row:%09d" % (number % self.loaded)
 
     def read_pair(self, number: int) -> tuple[bytes, bytes]:
@@ -34,7 +34,7 @@ class Rows:
         return b"row:%09d" % (number % (self.loaded - SCANNED + 1))
 
     def write(self, number: int) -> bytes:
-        """The new row that write operation ``number`` writes."""
+        """The new row of the write operation ``number``."""
         return b"new:%d" % number
 
     def write_pair(self, number: int) -> tuple[bytes, bytes]:

@@ -18,7 +18,7 @@ _GET: Final = 'SELECT c FROM bench WHERE "row" = %s'
 _SET: Final = 'INSERT INTO bench VALUES (%s, %s) ON CONFLICT ("row") DO UPDATE SET c = excluded.c'
 _SCAN: Final = f'SELECT "row", c FROM bench WHERE "row" >= %s ORDER BY "row" LIMIT {SCANNED}'  # noqa: S608
 _PREPARED_AFTER: Final = 6
-"""Executions on a connection after which psycopg lets the server prepare a statement."""
+"""After this many executions on a connection, psycopg lets the server prepare the statement."""
 
 
 class SqlRows:

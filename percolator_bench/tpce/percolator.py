@@ -1,4 +1,4 @@
-"""The brokerage on this library: raw tables, whose rows have what one transaction reads together.
+"""The brokerage on this library: raw tables. A row has the data that one transaction reads together.
 
 ::
 
@@ -9,7 +9,7 @@
     payments    account    <trade> -> amount
 
 Numbers that are written together are in one cell, packed: an account's cash and holdings, since each trade
-result writes both. Rows of trades and payments are those of one day, because they would otherwise grow
+result writes both. A row of trades or payments has the entries of one day, because it would otherwise grow
 without end; a run is a day.
 """
 

@@ -157,7 +157,7 @@ class PostgresClient:
         from psycopg.errors import DeadlockDetected, SerializationFailure
         from psycopg.types.numeric import Int8BinaryDumper
 
-        # One type for all numbers: else each statement would be prepared again for small and large ones.
+        # One type for all numbers: else a statement would be prepared separately for small and large numbers.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.prepare_threshold = 0
         self._again = (SerializationFailure, DeadlockDetected)

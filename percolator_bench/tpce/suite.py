@@ -41,7 +41,7 @@ _DURABILITY: Final = (
     "synchronous_commit off"
 )
 _ITEMS: Final = 3
-"""Items of a run, for each of the scale's operations."""
+"""A run has this many items for each of the scale's operations."""
 _MICROSECONDS: Final = 1e6
 
 

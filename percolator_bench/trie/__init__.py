@@ -24,7 +24,7 @@ SEEN: Final = "seen"
 CHANGED: Final = "changed"
 
 WIDTHS: Final = (1, 2, 4, 8)
-"""Each level adds one of these numbers of bits, so a parent has up to 256 cells for its children."""
+"""The possible numbers of bits that each level adds: a parent has up to 256 cells for its children."""
 
 _BITS: Final = 64
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from percolator_core.transaction.transaction import Transaction
 
 _RowVersions: TypeAlias = tuple[bytes, list[Version | None]]
-"""A row, and the versions of the columns that are read of it."""
+"""A row key, and the versions of the columns that are read in this row."""
 
 _NEVER_RAN: Final = 0
 """The revision of a cell without an acknowledgement."""
@@ -283,7 +283,7 @@ class _Rerun:
         bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES)
         scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
         if scanned is None:
-            raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: call it again")
+            raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: repeat the rerun")
         resume, base, rows, cells_of_rows = scanned
         found = [
             (row, self._versions(t, place, row, cells[::2]))
@@ -317,7 +317,7 @@ class _Rerun:
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
     ) -> list[Version | None]:
-        """Return the versions of scanned cells, each a packed version, or a list as in read.lua's reply."""
+        """Return the versions of ``cells``, which are packed versions, or lists as read.lua returns."""
         versions: list[Version | None] = []
         for cell in cells:
             if type(cell) is not list:

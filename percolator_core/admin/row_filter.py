@@ -50,7 +50,7 @@ def is_on_revision(one: Asked) -> bool:
 
 
 def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
-    """Return a test of a revision: True if the revision meets all conditions on it.
+    """Return a predicate that is True for a revision that meets all conditions on it.
 
     Raises:
         UnknownColumn: a condition on the revision also names a column.

@@ -41,8 +41,8 @@ LARGEST: Final = 4 << 20
 """A value is read only if it has at most this many bytes."""
 
 _TOGETHER: Final = 8 << 20
-"""At most this many bytes are read of one cell's versions, and of all cells with `_FEWEST` versions each. The
-bytes are estimated from the size of the newest versions."""
+"""The limit of bytes that are read: of all versions of one cell, and of `_FEWEST` versions of each cell
+together. The bytes are estimated from the size of the newest versions."""
 
 _FEWEST: Final = 2
 """If any version of a cell is read, at least this many are read, however large they are."""

@@ -5,8 +5,8 @@ observers of the active chain, and the cells that they had still to process. It 
 which are cells like any other. So a restored chain runs for exactly the changes that it has not processed.
 
 Tablets are read one by one, from one pinned snapshot. If nothing in a tablet has changed since the last
-backup, the new manifest names the same files as the last one. Otherwise the changed cells are written, until
-a tablet has 8 row sets of changed cells, or these are more than half as large as the other row sets: then all
+backup, the new manifest names the files of that backup. Otherwise the changed cells are written, until a
+tablet has 8 row sets of changed cells, or these are more than half as large as the other row sets: then all
 cells are written. If garbage collection has passed the last backup, all cells are read, and only the row sets
 whose cells have changed are written.
 """
@@ -242,7 +242,7 @@ class _Run:
 
 
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
-    """Return the cells of a row that garbage collection would keep: so the row sets are the same after it.
+    """Return only the cells of a row that garbage collection would keep, so that it changes no row sets.
 
     A collection drops deletions that all observers have processed, and acknowledgements of dropped cells.
     """

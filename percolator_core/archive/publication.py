@@ -1,8 +1,8 @@
 """Publications: consistent versions of one table for programs that do not know this library.
 
-A version is written from a pinned snapshot, in batches. The first version is full: all rows are written. A
-later version is incremental: only the rows that have changed since are written, if garbage collection has
-kept all versions and deletions since.
+A version is written from a pinned snapshot, in batches. The first version is full: all rows are written. If
+garbage collection has kept all versions and deletions since the previous version, the next one is
+incremental: only the rows that have changed in between are written.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Publication:
                     changes = self._counted(source.changes(last))
                     self._target.merge(source.schema, source.key, changes, at, about)
                 except SnapshotTooOld:
-                    reason = "versions since the last publication were collected"
+                    reason = "garbage collection removed versions since the last publication"
             if reason:
                 self._rows = 0
                 self._target.replace(source.schema, self._counted(source.all()), at, about)

@@ -33,7 +33,7 @@ from percolator_core.scripts import calls
 from percolator_core.store import Store
 
 GRACE: Final = 3600.0
-"""Seconds for which files stay after no manifest names them: a reader may have an earlier manifest."""
+"""Files that no manifest names any more stay for this many seconds: a reader may have an earlier manifest."""
 
 _STEP_CELLS: Final = 1000
 _STEP_BYTES: Final = 1 << 20
@@ -98,7 +98,7 @@ class BaseChanges:
         entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
         copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
         publish(self._store, TabletFolder(tag, handle.version, new, folder), reference, copied)
-        # True also if another client has moved the tablet. False if nobody has: then the old files must stay.
+        # True also if another client has moved the tablet. If False, the tablet's old files must stay.
         return is_in(reference_of(self._store, tag), rule)
 
     def rows_on_each_side(

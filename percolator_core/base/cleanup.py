@@ -1,4 +1,4 @@
-"""Remove the files of a tablet that no reader needs any more.
+"""Remove those files of a tablet that no reader needs any more.
 
 A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
 stay, and those of each manifest that was replaced after a given time.
@@ -26,7 +26,7 @@ _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 
 
 def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since: float) -> int:
-    """Remove the files of a tablet that no reader needs; return the number of removed files.
+    """Remove those files of a tablet that no reader needs; return the number of removed files.
 
     ``reference`` is that of the valid manifest. Three kinds of files stay: files of the valid manifest, files
     of manifests that were replaced after ``since`` (seconds since 1970), and files written after ``since``.

@@ -2,10 +2,10 @@
 
 The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
 
-0. A tablet without a base gets an empty one. From then on, a collection keeps deletions: a deletion that is
-   committed after its row was read has to hide the row in the base.
-1. The rows are read. All locks that began at or below the flush's timestamp were resolved before, in all
-   tablets, so no commit at or below the timestamp can follow.
+0. A tablet without a base gets an empty one. From then on, garbage collection keeps deletions: a deletion
+   that is committed after its row was read has to hide the row in the base.
+1. The rows are read. The locks of all transactions that began at or below the flush's timestamp were resolved
+   before, in all tablets, so no commit at or below the timestamp can follow.
 2. Row sets are written. A crash leaves files that no manifest names.
 3. The manifest is published. A crash leaves rows both in the store and in the base, with equal values.
 4. The cells that did not change are evicted from the store. A crash leaves some of them there.
@@ -84,8 +84,8 @@ class TabletFlush:
     def run(self, timestamp: int, before: int) -> Flushed:
         """Move into the base the rows that nobody has changed since the time ``before``.
 
-        ``timestamp`` has to be at or below the safe point, and all locks that began at or below it have to be
-        resolved, in all tablets. Both times are in microseconds.
+        ``timestamp`` has to be at or below the safe point, and the locks of all transactions that began at or
+        below it have to be resolved, in all tablets. Both times are in microseconds.
 
         A row stays if it has a lock, an older version, or a cell that an observer has not processed yet. The
         flush ends early if another client has published a manifest, or if the table was changed.
@@ -204,7 +204,7 @@ class TabletFlush:
         return BaseRow(key, time, cells, times) if cells else None
 
     def _without(self, replaced: Mapping[int, Iterable[int]]) -> Iterator[Entry]:
-        """Yield the entries of the manifest, in which the ``replaced`` rows are removed."""
+        """Yield the entries of the manifest, with the ``replaced`` rows marked as removed."""
         for number, entry in enumerate(self._base.manifest.entries):
             if number not in replaced:
                 yield entry

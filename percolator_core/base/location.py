@@ -123,10 +123,10 @@ class Location:
             return content
 
     def read_verified(self, name: str, is_right: Callable[[bytes], bool]) -> bytes:
-        """Return the content of a file that a manifest or the store names, if ``is_right`` accepts it.
+        """Return the content of a file that a manifest or the store names; ``is_right`` checks the content.
 
         Raises:
-            BaseDamaged: the file is missing, or its checksum is wrong.
+            BaseDamaged: the file is missing, or ``is_right`` returned False.
             StoreUnavailable: as `open`.
         """
         try:

@@ -1,8 +1,9 @@
 """Merge the rows of a tablet's base and of the store, in Arrow columns: the columnar half of a select.
 
 The *delta* of a row is the part of it that the store has. Each row group becomes a piece of the result: the
-deltas of its rows are set in whole columns, and the predicate is evaluated over these columns. If no row
-matches, only the columns of the predicate are decoded. Rows that only the store has are inserted afterwards.
+deltas of its rows are applied one column at a time, and the predicate is evaluated over these columns. If no
+row matches, only the columns of the predicate are decoded. Rows that only the store has are inserted
+afterwards.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """

@@ -25,7 +25,7 @@ _EVICTED_BYTES: Final = 1 << 20
 
 
 def repeated(step: ColdRows) -> int:
-    """Return the size of the keys and column names in a raw table's rows, which repeat both for each cell.
+    """Return the size of keys and column names as a raw table's file has them: both once for each cell.
 
     With many cells or long names it can exceed the 2 GiB that an Arrow column holds.
     """

@@ -227,8 +227,7 @@ def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
 def _options(schema: pa.Schema) -> dict[str, Any]:
     from pyarrow import parquet
 
-    # No dictionary for keys, which occur once, for numbers, which do not gain by it, and for raw values,
-    # which may be too long for it.
+    # Only texts have a dictionary: keys occur once, numbers do not gain, and raw values may be too long.
     plain = [KEY, RAW_VALUE]
     texts = [one.name for one in schema if one.name not in plain and one.type in {"string", "binary"}]
     return {

@@ -68,7 +68,7 @@ class TabletBase:
         return TabletBase(self.definition, self.location, self.manifest, cache)
 
     def values(self, key: bytes, columns: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of cells of a row; the marker of a typed table is a cell. Raises as `row`."""
+        """Return the values of cells of a row, in a typed table also of the marker. Raises as `row`."""
         found = self.find(key)
         if found is None:
             return [None] * len(columns)
@@ -181,7 +181,7 @@ class TabletBase:
                 yield from pa.Table.from_batches(parts).sort_by(order).combine_chunks().to_batches()
 
     def _arrays(self, entry: int, group: int, columns: Iterable[bytes], *more: str) -> Mapping[str, Values]:
-        """Return columns of a row group of a typed table, and ``more``, by their names in the file."""
+        """Return columns of a row group of a typed table, and the columns ``more``, by name in the file."""
         fields = self._fields
         names = [fields[column][0] for column in columns if column in fields]
         return self.readers[entry].values(group, [*more, *names])

@@ -176,7 +176,7 @@ class SchemaChanges:
         self.settle_bases(name)
 
     def settle_bases(self, name: str) -> bool:
-        """Move everything out of the bases that a table has left; return False if it has left none."""
+        """Move everything out of the previous bases of a table; return False if there are none."""
         entry = self._catalog.entry(name)
         if entry is None or not entry.left:
             return False
@@ -198,8 +198,8 @@ class SchemaChanges:
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
             # Entry and tablets disagree without a pending change: a failover has lost a write. If the tablets
             # have the version, another table of the transaction caused the refusal. Then this table must not
-            # get a new version: its other writers would be refused, and would repair further tables. An index
-            # with a newer version than the drop of its table would not be dropped.
+            # get a new version: its other writers would be refused, and would repair further tables. And
+            # the drop of a table keeps an index whose version is newer.
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)
@@ -228,7 +228,7 @@ class SchemaChanges:
                 raise
 
     def steps(self, entry: Entry) -> Iterator[str]:
-        """Finish a pending change; yield the name of each step after it."""
+        """Finish a pending change; yield the name of each step when the step is done."""
         change, plan = self._pending(entry), entry.pending
         assert plan is not None
         change.fence()

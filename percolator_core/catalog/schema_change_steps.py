@@ -247,7 +247,7 @@ def split_range(
     below = above = None
     for number in partition.tablets_of_range(value):
         tag = store.keyspace.tag(definition.name, number)
-        # The store is read first: a row may move from there to the base at any time.
+        # The store is read first: a row that moves to the base at this moment is then found in the base.
         for low, high in (
             partition.row_on_each_side(value, partial(_rows, store, rows_key(tag))),
             bases.rows_on_each_side(definition, tag, value),

@@ -27,7 +27,8 @@ from percolator_core.store.packing import pack, pack_fields
 T = TypeVar("T")
 
 SPARSE: Final = 64
-"""After a read found a row without the column, this many reads also ask for the tablet's standing."""
+"""After a read found a row without the column, this many reads also ask for the tablet's standing
+(`TableHandle`)."""
 
 COLUMNS_BYTES: Final = 64 << 20
 """The limit of memory, in bytes, for the cached columns of a raw table. Above the limit the cache is
@@ -187,7 +188,7 @@ class TableHandle:
         )
 
     def tablet(self, row: bytes) -> int:
-        """Return the number of the row's tablet. Raises ValueError if the row is no key of the table."""
+        """Return the number of the row's tablet. Raises ValueError if the row's key is not valid."""
         place = self.place
         return tablet_of(row, self.tablets) if place is None else place(row)
 

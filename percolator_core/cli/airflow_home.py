@@ -38,7 +38,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 _HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _STAMP: Final = "percolator.version"
 _TASKS_LIMIT: Final = 10.0
-"""Seconds for running tasks to end by themselves, and the same time after SIGTERM."""
+"""Running tasks have this many seconds to end by themselves, and as many after SIGTERM."""
 _OTHERS_LIMIT: Final = 5.0
 """Seconds for the DAG processor and the triggerer to end."""
 _API_LIMIT: Final = 3.0

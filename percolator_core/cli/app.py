@@ -1,8 +1,8 @@
 """The command ``percolator`` with its subcommands, and functions that make other command lines.
 
-`COMMANDS` registers each subcommand: its name and the location of its function. The module is imported when
-the command runs or the help is shown. A command imports its heavy dependencies inside its function, so that
-``percolator --help`` is quick and needs neither Spark nor matplotlib.
+`COMMANDS` registers each subcommand: its name and the location of its function. The function's module is
+imported when the command runs or the help is shown. A command imports its heavy dependencies inside its
+function, so that ``percolator --help`` is quick and needs neither Spark nor matplotlib.
 
 Other packages add subcommands by entry points of the group `PLUGINS`. An application makes its own command
 line with `command_line`.

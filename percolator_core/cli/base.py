@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from percolator_core.maintenance.locks import Part
 
 _PARTS: Final = 16
-"""A table has at most this many parts, because each raises the safe points of all tablets.
+"""A table is processed in at most this many parts, because each part raises the safe points of all tablets.
 
 The bar advances after each part.
 """

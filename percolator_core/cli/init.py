@@ -69,7 +69,7 @@ def _templates() -> Iterator[tuple[PurePosixPath, str]]:
                 yield from walk(entry, path / entry.name)
             elif entry.name.endswith(_SUFFIX):
                 name = entry.name.removesuffix(_SUFFIX)
-                # Git would apply a real .gitignore among the templates to this repository.
+                # A template with the name .gitignore would apply to this repository.
                 yield path / (".gitignore" if name == "gitignore" else name), entry.read_text("utf-8")
 
     yield from walk(resources.files("percolator_core.cli") / "templates" / "project", PurePosixPath())

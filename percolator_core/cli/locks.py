@@ -64,7 +64,7 @@ def resolve(
             "--older-than",
             min=0,
             metavar="SECONDS",
-            help="Skip locks that were set or refreshed in this time.",
+            help="Skip locks that were set or refreshed less than this long ago.",
         ),
     ] = 30.0,
     *,

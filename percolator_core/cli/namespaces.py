@@ -104,7 +104,7 @@ def namespaces(url: str) -> list[str]:
 def _namespaces_at(client: Any) -> list[str]:
     keys = client.scan_iter(match="{*}format", count=_STEP, _type="string")
     found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, keys) if match}
-    # All keys of the namespace itself are in one slot.
+    # The catalog is in the same slot as the format, so on this server.
     return [name for name in found if _holds(client, Keyspace(name).catalog)]
 
 

@@ -91,7 +91,7 @@ def rerun(
     if counts.unknown:
         output.note(
             f"{count_of(counts.unknown, 'cell')} of these moved to the base, which does not keep the "
-            "revision that ran last: they meet every condition on it"
+            "revision that ran last: they meet every condition on the revision"
         )
     if counts.chosen and not dry_run:
         output.note(f"workers run the observer on them; without a worker, run `percolator drain {path}`")

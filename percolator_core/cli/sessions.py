@@ -26,7 +26,7 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process of this run, or of an earlier one, for which ``process`` is None.
+    """A process of this run, or of an earlier run (then ``process`` is None).
 
     ``born`` is the start time, "" if unknown. A later process with the same id has another start time.
     """
@@ -56,7 +56,7 @@ class Child:
 
     @classmethod
     def left_behind(cls, name: str, pid: int, born: str, log: Path) -> Self | None:
-        """Return the child of an earlier run; None if the child has ended, or its id may be reused."""
+        """Return the child of an earlier run; None if it has ended, or if its start time is unknown."""
         return cls(name, pid, born, log) if born and _born(pid) == born else None
 
     @property

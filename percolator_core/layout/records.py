@@ -19,13 +19,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 MAX_TIMESTAMP: Final = 2**53 - 1
-"""Newest timestamp, in microseconds: a Lua number holds integers below 2**53 exactly."""
+"""The largest timestamp, in microseconds: a Lua number holds integers below 2**53 exactly."""
 
 MAX_TABLETS: Final = 4096
 """A table has at most this many tablets."""
 
 MAX_VALUE: Final = 128 << 20
-"""Largest value, in bytes. Sending twice as many takes nearly the whole time that a reply may take."""
+"""Largest value, in bytes. Sending twice this size takes nearly all of the time that a reply may take."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
@@ -43,7 +43,7 @@ VERSION_HEADER: Final = _VERSION.size
 """Bytes in front of the value in a packed version."""
 
 KIND: Final = 8
-"""Index of the kind in a packed version; 0 is a PUT. The commit timestamp is in front of it."""
+"""Index of the kind's byte in a packed version, behind the commit timestamp. The byte is 0 for a PUT."""
 
 VALUE: Final = slice(VERSION_HEADER, None)
 """Slice of the value in a packed version."""
@@ -180,7 +180,7 @@ def timestamp_of(at: int | datetime) -> int:
         # In UTC, because the difference of two times in one zone ignores summer time.
         at = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
     if isinstance(at, bool) or not isinstance(at, int):
-        raise TypeError(f"at is a timestamp, which is an int, or an aware datetime, not {type(at).__name__}")
+        raise TypeError(f"at is a timestamp (an int) or an aware datetime, not {type(at).__name__}")
     if not 0 < at <= MAX_TIMESTAMP:
         raise ValueError(f"a timestamp is microseconds since 1970, 1 to 2**53 - 1, not {at}")
     return at

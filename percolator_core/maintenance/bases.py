@@ -279,7 +279,7 @@ class BaseMaintainer:
     def _compact(
         self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int], *, everything: bool
     ) -> int:
-        """Compact tablets, those that gain most first; return the bytes written."""
+        """Compact tablets, starting with those that gain most; return the bytes written."""
         gains = {}
         tags = [handle.tags[number] for number in numbers]
         for number, tag, reference in zip(numbers, tags, self._references(tags), strict=True):

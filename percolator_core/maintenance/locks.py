@@ -156,7 +156,7 @@ class Locks:
             self.store.sleep(0.05)
 
     def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
-        """Resolve the locks that transactions from ``upto`` or before have in one table, as `settle` does.
+        """In one table, resolve the locks of transactions that began at ``upto`` or before, as `settle` does.
 
         ``primaries`` also includes locks in other tables whose primary lock is in this table.
         """

@@ -112,7 +112,7 @@ class Maintenance:
             TypeError, ValueError: ``cold_after`` is no timedelta or below zero; ``memory`` is no int above 0;
                 or one of them is given without a location.
             LockTimeout: a transaction is still committing to the table; set the base again later.
-            BaseDamaged: a file of the base that the table leaves is missing or damaged.
+            BaseDamaged: a file of the table's previous base is missing or damaged.
             StoreUnavailable: the store or a location does not answer; call again to continue.
         """
         if cold_after is not None:

@@ -160,7 +160,7 @@ class Exposition:
         )
         yield _gauge(
             "percolator_store_memory_limit_bytes",
-            "Limit of that memory; 0 without a limit.",
+            "Limit of the memory of the servers' data; 0 without a limit.",
             subject,
             status.store.memory_limit,
         )

@@ -33,7 +33,7 @@ REQUEST_TIME: Final = 5.0
 """Seconds that a client may take for each part of its request."""
 
 _TICK: Final = 0.1
-"""Seconds between two checks if the server has to stop."""
+"""Seconds between two checks whether the server has to stop."""
 
 log = Log("percolator.worker")
 

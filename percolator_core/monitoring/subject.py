@@ -20,7 +20,7 @@ class Subject:
         counts: its runs so far; the numbers never decrease.
         begun: True after the start.
         stalled: seconds since the last iteration of the worker's loop, normally near 0; for a crew, the
-        greatest number of its processes.
+        longest such time among its processes.
         stopping: True after a request to stop.
         processes: number of running processes.
         replaced: number of processes that ended and were replaced.

@@ -15,7 +15,7 @@ from percolator_core.transaction.transaction import Transaction
 
 
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:
-    """Begin a run: fix the snapshot, and write the acknowledgement, as the first cell and the primary.
+    """Begin a run: take the snapshot, and write the acknowledgement, as the first cell and the primary.
 
     Return the observed cell. Return None if an earlier run has acknowledged the change, or if the change
     never committed: then the caller only clears the mark.
@@ -31,8 +31,8 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
         # A rerun deletes the acknowledgement: the newest version has no value.
         if done is not None and done.value is not None and observed.commit_ts <= done.start_ts:
             return None
-        # A cell moves to the base after it was processed, and its acknowledgement is removed. So a mark on a
-        # cell of the base is no change: a transaction that was rolled back left it.
+        # A cell moves to the base after it was processed, and its acknowledgement is removed. So if a cell of
+        # the base has a mark, the cell did not change: a transaction that was rolled back left the mark.
         if done is None and observed.is_of_base:
             return None
         timestamp = observed.commit_ts

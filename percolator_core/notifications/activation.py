@@ -128,9 +128,8 @@ def _activate(
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    # If this activation stops halfway, a suspended worker may wake up. It must not continue unless writers
-    # have always set marks for its chain: the chain is in `others`, or is the new chain and was allowed
-    # before.
+    # If this activation stops halfway, a suspended worker may wake up. It may continue only if writers have
+    # always set marks for its chain: if the chain is in `others`, or is the new chain and was allowed before.
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. The creation of a table writes the catalog entry first,

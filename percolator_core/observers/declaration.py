@@ -256,7 +256,7 @@ class ChainDeclaration(Declaration):
 
 
 class RetryDeclaration(Declaration):
-    """The retries after a failure: each wait is longer; after the last one the cell goes to quarantine."""
+    """The retries after a failure, with growing waits; after the last retry the cell goes to quarantine."""
 
     attempts: StrictInt = Field(
         8, ge=1, le=100, description="After this many failed runs the cell goes to quarantine."
@@ -302,9 +302,9 @@ class ObserverDeclaration(Declaration):
     )
     settle: OptionalDuration = Field(
         None,
-        description="While observers that lead to this one run, a change waits, but at most for this time, "
-        "so that one run takes many changes together. Default: 1s if the observer is weak, no wait if it is "
-        "strong.",
+        description="A change waits, at most for this time, while observers run whose writes lead to this "
+        "observer, so that one run takes many changes together. Default: 1s if the observer is weak, no wait "
+        "if it is strong.",
     )
     feedback: StrictBool = Field(False, description="The observer closes a loop of the chain on purpose.")
     executor: Literal["hub", "threads", "processes"] = Field(

@@ -4,7 +4,7 @@ All checks run before an error is raised, so that one run shows all problems. Pr
 earlier one are left out: without tables, no column is reported as unknown.
 
 Typed tables are known only after the modules of their models are imported. If no code of the project may run,
-references to tables that are not raw are not checked.
+only references to raw tables are checked.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def _refuse_cycles(
             files[cycle[0]].problem(
                 ("writes",),
                 f"the chain is cyclic: {' → '.join(cycle)}; break it, or write feedback: true in the "
-                "observer that closes the loop and ends it by writing nothing when nothing changed",
+                "observer that closes the loop; it must write nothing when nothing changed",
             )
         )
     if cycles and not problems.lines:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.functions import ObserverFunction
 
 _SETTLE: Final = {"strong": 0.0, "weak": 1.0}
-"""The defaults of ``settle``. A weak observer does not run for each change anyway."""
+"""The defaults of ``settle``. A weak observer waits, because one run may cover many notifications anyway."""
 
 Column = tuple[str, str]
 """A table's name and a column's name."""
@@ -36,10 +36,10 @@ class Retry:
 class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
-    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. While
-    observers that lead to this one run, a mark waits, but at most for ``settle`` seconds. ``revision`` is the
-    revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the declaration,
-    and ``function_name`` is the ``module:function`` in it.
+    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. A mark
+    waits while observers upstream of this one are running, but at most for ``settle`` seconds. ``revision``
+    is the revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the
+    declaration, and ``function_name`` is the ``module:function`` in it.
     """
 
     name: str

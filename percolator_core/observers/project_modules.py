@@ -86,8 +86,8 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = None) -> list[str]:
     """Return the names of the loaded modules from these folders; a package includes all modules below it.
 
-    A package without ``__init__.py`` that also has a folder elsewhere is left out; its modules from these
-    folders are not.
+    A package without ``__init__.py`` that also has a folder elsewhere is left out, but its modules
+    from these folders are returned.
 
     Args:
         folders: as they are or were in `sys.path`. Folders of installed packages are ignored.

@@ -281,7 +281,7 @@ class ObserverThresholds(Declaration):
     failure_rate: Share = Field(
         0.5,
         json_schema_extra={"default": "50%"},
-        description="A breach: a larger share of the runs since the last check failed.",
+        description="A breach: a larger share than this of the runs since the last check failed.",
     )
 
 
@@ -341,7 +341,7 @@ class MaintainDeclaration(DagDeclaration):
     base_share: PositiveShare = Field(
         1.0,
         json_schema_extra={"default": "100%"},
-        description="The part of the time in which the store works for a task that maintains bases.",
+        description="A task that maintains bases keeps the store busy for at most this share of the time.",
     )
 
 

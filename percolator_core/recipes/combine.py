@@ -5,8 +5,8 @@ two transactions conflict. A weak observer folds the queued items into the cell,
 Until the observer has run, the cell lacks the newest items.
 
 The rows of a key are in *slices* of time, one slice after another, and each slice has its own notification. A
-drained row stays as a deletion until garbage collection removes it. A run reads only the drained rows of its
-slice. Run ``collect_garbage`` regularly, as for all tables.
+drained row stays as a deletion until garbage collection removes it. A run does not read the drained rows of
+earlier slices. Run ``collect_garbage`` regularly, as for all tables.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class CombineQueue:
     Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
     without an active observer, or while the observer has another name, have no notification. `notify_all`
     writes the missing notifications. A run folds the items of a key in the order of their transactions' start
-    timestamps; items of one transaction in the order of the calls. Two runs may fold in another order: a
-    transaction may commit after the items of a later transaction were folded.
+    timestamps; items of one transaction in the order of the calls. Across runs the order can differ: a
+    transaction can commit after the items of a transaction that started later were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -96,7 +96,7 @@ class CombineQueue:
     def add(self, t: AnyTransaction, key: str | bytes, value: bytes) -> None:
         """Add an item for ``key`` when ``t`` commits. The item conflicts with no other transaction.
 
-        The call fixes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
+        The call takes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
 
         Raises:
             UnknownTable, UnknownColumn: the queue's table does not exist, or has no such notify-only column.

@@ -13,7 +13,8 @@ dropped and created again. The count would then start below sequences that the s
 
 The sink is called before the transaction commits. If a crash or a conflict prevents the commit, the call is
 repeated. Two runs for one key may call the sink at the same time, and one of the calls may be late. So a sink
-ignores a sequence that is not above the key's newest one; see `percolator_core.recipes.sinks`.
+ignores a sequence that is not above the newest one that it has received for the key; see
+`percolator_core.recipes.sinks`.
 
 The observer is strong (paper, section 2.4), on a cell that every add writes anyway.
 """

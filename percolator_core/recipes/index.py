@@ -22,7 +22,7 @@ ENTRY: Final = "entry"
 """The only column of the index's table; its cells are empty."""
 
 _BATCH: Final = 500
-"""Rows that one read compares, and one transaction repairs."""
+"""The number of rows that one read compares and one transaction repairs."""
 
 _ZERO: Final = b"\x00"
 _ESCAPED: Final = b"\x00\xff"

@@ -44,7 +44,7 @@ class Sink(Protocol):
         item that is older than a taken one. Threads and processes call this method at the same time: mostly
         for different keys, sometimes for one key. ``sequence`` is above 0 and below 2**53, and rises with
         every item of a key. Return without an error if the sequence is not above the key's newest one. Raise
-        any exception if the item was not taken, or may not have been taken.
+        any exception if the item was not taken, or if that is unknown.
         """
 
 
@@ -155,7 +155,7 @@ class SQLiteSink:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE)
-        # A write has to survive a loss of power, because the item then leaves the queue.
+        # A write has to survive a loss of power, because the item leaves the queue after the write.
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._name} "
@@ -252,7 +252,7 @@ class HTTPSink:
         """Send the item, and read the answer.
 
         Raises:
-            NotTaken: the answer was not 2xx or 409.
+            NotTaken: the answer was neither 2xx nor 409.
             OSError, http.client.HTTPException: no answer. The item may have been taken.
         """
         name = quote(key, safe="")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def periodically(act: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
-    """Call ``act`` every ``seconds`` until the block ends, for the first time after one interval.
+    """Call ``act`` every ``seconds`` until the block ends. The first call comes after one interval.
 
     An exception of ``act`` ends the calls, and `threading.excepthook` reports it. ``name`` is the thread's
     name. The end of the block waits for the current call.

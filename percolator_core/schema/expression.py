@@ -14,7 +14,7 @@
 ``'it''s'``                           text; also times, days, UUIDs, ``'nan'`` and ``'inf'``
 ``5`` ``-0.5`` ``1e3``                numbers
 ``x'00ff'`` ``hex'00ff'``             bytes; in a raw table ``'text'`` also means bytes, in UTF-8
-``"page rank"``                       a column whose name is no plain word, or is a word of this table
+``"page rank"``                       a column whose name is not a plain word, or is reserved, such as ``in``
 ====================================  ========================================================================
 """
 

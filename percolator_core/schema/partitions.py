@@ -46,7 +46,7 @@ class Partition:
         self.buckets = math.prod(rule.buckets for rule in hashes)
 
     def tablet_of(self, row: bytes) -> int:
-        """Return the number of the row's tablet. Raises ValueError if the row is no key of the table."""
+        """Return the number of the row's tablet. Raises ValueError if the row's key is not valid."""
         parts = self._codec.split(row)
         bucket = 0
         for seed, (positions, buckets) in enumerate(self._hashes):

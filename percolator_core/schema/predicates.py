@@ -124,7 +124,7 @@ class ColumnExpression:
     __hash__ = None  # type: ignore[assignment]
 
     def in_(self, values: Iterable[Any]) -> Predicate:
-        """Return the predicate that the column has one of the values; None means null."""
+        """Return the predicate "the column has one of the values"; None means null."""
         if isinstance(values, str | bytes):
             raise TypeError(f"{self.name}: in_ takes a list of values, not one {type(values).__name__}")
         wanted = tuple(values)
@@ -132,11 +132,11 @@ class ColumnExpression:
         return some if len(some.values) == len(wanted) else some | IsNull(self.name)
 
     def is_null(self) -> Predicate:
-        """Return the predicate that the column has no value."""
+        """Return the predicate "the column has no value"."""
         return IsNull(self.name)
 
     def startswith(self, prefix: str | bytes) -> Predicate:
-        """Return the predicate that the column's text or bytes start with ``prefix``."""
+        """Return the predicate "the column's text or bytes start with ``prefix``"."""
         return Comparison(self.name, "^=", prefix)
 
     def __bool__(self) -> NoReturn:
@@ -350,7 +350,7 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A bound predicate as arguments of `scripts/select.lua`, which follow the columns of the select.
+    """A bound predicate, as the arguments of `scripts/select.lua` after the columns of the select.
 
     ``columns`` is the number of cells that the predicate reads in each row. ``tests`` is the number of tests
     and connectives. Both determine the time for a row.

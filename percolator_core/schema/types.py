@@ -9,7 +9,8 @@ type               in Python              bytes
 ``bool``           bool                   1: 0 or 1
 ``int``            int, 64 bits           8, big-endian, with the sign bit inverted
 ``float``          float                  8, IEEE 754: all bits of negative numbers inverted, the sign bit of
-                                          others. One zero; one NaN, above all other values
+                                          others. 0.0 and -0.0 are encoded alike, and so are all NaNs,
+                                          above all other values
 ``str``            str                    UTF-8
 ``bytes``          bytes                  the same bytes
 ``datetime``       aware datetime         microseconds since 1970 like an int; read back in UTC

@@ -171,7 +171,7 @@ def sync(tag: bytes) -> Call[None]:
     return "sync", (tag,), (), lambda _: None
 
 
-# Transactions. ``cells`` is one list: of each its tag (from 1), row, column, kind, and for `prewrite` value.
+# Transactions. ``cells`` is one list: for each cell its tag's number (from 1), row, column, kind, [value].
 
 
 def prewrite(  # noqa: PLR0917
@@ -183,7 +183,7 @@ def prewrite(  # noqa: PLR0917
     lock: Sequence[bytes | str | int],
     versions: bytes,
 ) -> Call[replies.Prewritten]:
-    """Prewrite cells, and commit them if ``role`` is both."""
+    """Prewrite cells, and commit them if ``role`` is "both"."""
     return "prewrite", (*tags, *oracle), (role, start_ts, *cells, *lock, versions), _prewritten
 
 
@@ -329,7 +329,7 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells. ``groups`` is one list: numbers of tags, of observers; each name, limit, wait."""
+    """Lease dirty cells. A group: the counts of tags and observers; each observer's name, limit, wait."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 

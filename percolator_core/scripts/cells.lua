@@ -1,5 +1,6 @@
 -- A bounded step through the cells of one tablet that a snapshot sees, internal cells included, each with its version.
--- Before it, every lock that began at or below `at` must be resolved: then no commit at or below `at` can follow.
+-- Before the first step the caller resolves all locks of transactions that began at or below `at`: then no commit at or
+-- below `at` can follow.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag

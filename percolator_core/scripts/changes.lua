@@ -1,4 +1,4 @@
--- A bounded step through the rows of one tablet of a typed table that changed after one timestamp and up to another.
+-- A bounded step through the rows that changed after one timestamp and up to another, in one tablet of a typed table.
 --   uses    layout, read
 --   flags   no-writes
 --   KEYS    tag

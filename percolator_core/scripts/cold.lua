@@ -6,9 +6,10 @@
 --             before: a row with a newer version of a cell stays; start: the bound to go on from, "-" at first; observers: of
 --             the tablet's table
 --   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
---             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or more of it,
---             could move after a collection, otherwise 0; columns: a list of their names; keys, versions: joined, without
---             acknowledgements, of the rows that have no lock, no older versions, and no cell that is dirty or in quarantine
+--             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or a part of
+--             one, has to stay now but could move after a garbage collection, otherwise 0; columns: a list of their
+--             names; keys, versions: joined, without acknowledgements, of the rows that have no lock, no older
+--             versions, and no cell that is dirty or in quarantine
 --             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its
 --             fields, or 0 if some of its fields do not leave with the cells
 --             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version

@@ -1,5 +1,6 @@
--- Remove cells from quarantine, each only if its record is still the one that the caller has read: a cell that was tried
--- again and failed again has another record. Dirty marks stay, so a cell that has changed since is observed.
+-- Remove cells from quarantine, each only if its record is still the one that the caller has read: a cell that was
+-- tried again and failed again has another record. Dirty marks stay, so the observer still runs for a cell that has
+-- changed.
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    observer, records (mark, sha1) …

@@ -21,7 +21,7 @@ for _, row in ipairs(rows) do
   removed = removed + 1
 end
 if #rows == 0 then
-  -- Also the observers that are registered now: the next table of this name must not have the marks of this one.
+  -- Remove the marks of the registered observers, too: the next table of this name must not have the marks of this one.
   local observers = {unpack(ARGV, 3)}
   for _, names in pairs(observed_columns(tag)) do
     for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end

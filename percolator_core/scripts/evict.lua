@@ -18,7 +18,7 @@ local valid = redis.call('HMGET', tag .. 'meta', 'base', 'version')
 if valid[1] ~= ARGV[1] or valid[2] ~= ARGV[2] then return {'overtaken'} end
 local evicted, dropped = 0, 0
 
--- The observers that have something to process: also those that were registered since the caller has read their names.
+-- The observers that have something to process: also those that were registered after the caller read their names.
 local observers = {unpack(ARGV, 6, 5 + count)}
 for _, names in pairs(observed_columns(tag)) do
   for observer in string.gmatch(names, '[^,]+') do observers[#observers + 1] = observer end
@@ -60,8 +60,8 @@ end
 
 -- Most rows have not changed since they were read, and are removed as a whole. Such a row still has the same number of
 -- fields, and no older versions: a commit adds a field or an older version. A collection keeps this older version,
--- because it is the newest one below the safe point, and an equal stamp shows that the safe point has not moved. Only
--- these remove fields: an eviction (an equal stamp shows that there was none), a collection in a tablet without a base,
+-- because it is the newest one below the safe point, and an equal stamp shows that the safe point has not moved. Fields
+-- are removed only by an eviction (an equal stamp shows that there was none), a collection in a tablet without a base,
 -- and a schema change. A call that is sent again finds another stamp, and looks at each cell. The number of an eviction
 -- is a time: a failover may lose evictions, and a later one must not get the number of one that was lost.
 local is_unchanged = eviction_stamp(tag) == ARGV[4]

@@ -54,8 +54,8 @@ class Collected(NamedTuple):
 class ColdRows(NamedTuple):
     """A step of the search for cold rows; ``resume`` is the bound to go on from, empty at the end.
 
-    ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or more of it, could
-    move after a garbage collection. The other fields are as in the reply.
+    ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or a part
+    of one, has to stay now but could move after a garbage collection. The other fields are as in the reply.
     """
 
     resume: bytes
@@ -199,7 +199,10 @@ class Selected(NamedTuple):
 
 
 class Based(NamedTuple):
-    """The name of the tablet's base. The store may have only parts of rows, so the caller tests the rows."""
+    """The name of the tablet's base.
+
+    The store may have only parts of rows, so the caller evaluates the predicate.
+    """
 
     base: bytes
 

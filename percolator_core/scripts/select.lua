@@ -6,7 +6,7 @@
 --   ARGV    at, start, stop, direction, most_rows, most_looked_at, most_bytes, solid, columns (counted) …, predicate …
 --             start, stop: bounds as ZRANGEBYLEX takes them
 --             direction: "forward" or "backward"
---             solid: how many of the columns, the first ones, are never null and of fixed width
+--             solid: the number of leading columns that are never null and of fixed width
 --             predicate: as schema/predicates.py encodes it, in this order:
 --             how many parts a row key has (0 if the predicate asks for none); of each its width, 0 if that varies;
 --             how many columns the predicate asks for; of each its name, and "=" with the value that stands for a
@@ -224,7 +224,7 @@ local function seen_version(row, field, newest)
   return newest
 end
 
--- Return true if the predicate holds, and true if a cell that it read shows that the row exists.
+-- Return two booleans: if the predicate holds, and if a cell that it read shows that the row exists.
 local function is_wanted(row, key)
   local exists = false
   if #widths > 0 then split(row) end

@@ -1,4 +1,4 @@
--- Remove the cells of dropped columns from a bounded number of rows of one tablet, unless its table has changed since.
+-- Remove the cells of dropped columns from a bounded number of rows, unless the tablet has another version.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag

@@ -31,7 +31,7 @@ MIN_JAVA: Final = 17
 _POLL: Final = 0.02
 """Seconds between two checks of a starting Java."""
 _END_LIMIT: Final = 10.0
-"""Seconds after which a starting Java that does not end is killed."""
+"""A starting Java that has not ended this many seconds after SIGTERM is killed."""
 
 
 def check_java() -> int:

@@ -87,7 +87,7 @@ class Project:
         from py4j.protocol import Py4JError
 
         if self.archive is not None:
-            # If Spark has ended, the archive no longer exists, and the caller has another error.
+            # If Spark has ended, the archive is gone, and the caller raises another error: ignore this one.
             with suppress(Py4JError, OSError):
                 self.archive.destroy()
 
@@ -102,7 +102,7 @@ class Project:
             with zipfile.ZipFile(io.BytesIO(archive)) as packed:
                 packed.extractall(draft)
             try:
-                # The rename is atomic, because other tasks of the executor may unpack at the same time.
+                # Other tasks of the executor may unpack at the same time, so this is one atomic rename.
                 draft.rename(target)
             except OSError:
                 shutil.rmtree(draft)
@@ -119,7 +119,7 @@ def shares_files(master: str) -> bool:
 
 
 def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
-    """Return the sorted top-level modules and packages in the project's folder ``code`` that are needed.
+    """Return the needed top-level modules and packages of the project's folder ``code``, sorted.
 
     Each of ``needed`` is ``module:function`` or ``module``.
     """

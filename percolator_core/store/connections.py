@@ -37,7 +37,7 @@ class Connections:
     ) -> None:
         """``reply_timeout`` is how many seconds a server may take for a reply.
 
-        ``home`` is the list of idle connections to which these return after a conversation.
+        ``home`` is the list of idle connections; after a conversation, this object returns to it.
         """
         self.home = home
         self._topology = topology
@@ -221,7 +221,7 @@ class Connections:
 class Pool:
     """All connections of one store. A conversation takes idle ones of its thread, and gives them back.
 
-    Signal handlers and finalizers may call any method between any two steps of another.
+    A signal handler or finalizer may call any method between any two steps of another call.
     """
 
     def __init__(

@@ -142,7 +142,7 @@ class Connector:
         run_id = re.search(rb"run_id:(\w+)", info)
         version = re.search(rb"(?:redis|valkey)_version:(\d+)", info)
         if run_id is None or version is None:  # the reply of a sentinel, or of another program
-            raise RedisConnectionError("the server does not say which it is")
+            raise RedisConnectionError("the server's INFO has no run id or no version")
         # With the ``#!lua`` line, a newer server runs this script even if its memory is full.
         recover = self._load_scripts(int(version.group(1)) >= WITH_SHEBANG)["recover_oracle"]
         reign = b"%b %b" % (run_id.group(1), history.group(1) if history is not None else b"")

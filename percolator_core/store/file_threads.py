@@ -1,4 +1,4 @@
-"""Runs work that waits for files outside the thread of a hub, so that other tasks can run."""
+"""Runs calls that wait for files in threads beside the hub's, so that the hub's other tasks can run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FileThreads:
         self._pool = None
 
     def run(self, call: Callable[[], T]) -> T:
-        """Return the result of a call. A task of a hub is parked until then; other code runs the call itself.
+        """Return the result of a call. A task of a hub is parked, and a thread runs ``call`` for it.
 
         ``call`` must not use the store: its thread has no task.
         """
@@ -44,7 +44,7 @@ class FileThreads:
         job = self._pool.submit(call)
         try:
             task.awaiting = ticket
-            # Only now: the hub ignores a task that does not wait for the ticket.
+            # The task has to wait for the ticket first: the hub ignores a ticket for which no task waits.
             job.add_done_callback(lambda _: hub.call_soon(lambda: hub.make_ready(task, ticket)))
             hub.loop.switch()
         finally:

@@ -21,7 +21,7 @@ def pack(command: Sequence[bytes | str | int]) -> bytes:
     """Return the bytes of a command.
 
     While hiredis formats a number, it runs signal handlers, and crashes if one of them raises. So numbers are
-    formatted before.
+    formatted here, and hiredis gets no number.
     """
     if command[0] not in BYTES_ONLY:
         command = tuple([b"%d" % part if type(part) is int else part for part in command])

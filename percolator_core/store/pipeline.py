@@ -33,7 +33,7 @@ from percolator_core.store.request import (
 IDLE: Final = 1.0
 """Seconds of silence after which a server may have been replaced: no failover is faster.
 
-A connection that was idle is greeted again: its server may have been a replica since, and have missed
+A connection that was idle is greeted again: its server may have been a replica for a time, and have missed
 timestamps that another server gave out. A server that was cut off or stopped does not know that it has been
 replaced. So a reply after a silence counts only if sentinels or other servers confirm the server's place.
 """
@@ -124,9 +124,9 @@ class Pipeline:
         """``connect`` opens a connection; ``timestamps`` packs a request for a number of timestamps.
 
         ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` returns
-        commands to send after durable exchanges, for the key of one of them; the last is WAIT or WAITAOF.
-        ``has_its_place`` is for a server that can be replaced: it returns True if sentinels or other servers
-        confirmed its place after a time (`time.monotonic`). ``eviction`` is the regular check of the server.
+        commands to send after durable exchanges, for the key of one of them; the last command is WAIT or
+        WAITAOF. ``has_its_place`` is for a server that can be replaced: it returns True if sentinels or other
+        servers confirmed its place after a given time (`time.monotonic`). ``eviction`` checks the server.
         """
         self._connect = connect
         self._timestamps = timestamps
@@ -158,7 +158,7 @@ class Pipeline:
 
     @property
     def buffered(self) -> bool:
-        """True if `receive` would hardly wait: bytes of the reply have come in, or none are needed."""
+        """True if `receive` would not wait long: bytes of the reply have come in, or none are needed."""
         entry = self._in_flight[0]
         if type(entry) is Exchange and len(entry.replies) == len(entry.packed):
             return True
@@ -171,7 +171,7 @@ class Pipeline:
         return time.monotonic() - self._used_at
 
     def run(self, exchange: Exchange) -> None:
-        """Send one exchange and wait until this attempt is over. The exchange keeps a failure."""
+        """Send one exchange and wait until this attempt is over. A failure is stored in the exchange."""
         self.send([exchange])
         self.drain()
 
@@ -231,7 +231,7 @@ class Pipeline:
             self.receive()
 
     def send_unawaited(self, exchange: Exchange) -> None:
-        """Send now, and read the replies before those of the next exchange. The exchange may get lost."""
+        """Send an exchange that may get lost. Its replies are read before those of the next exchange."""
         if self._stream is not None:  # no connection is opened for an exchange that nobody waits for
             self.send([exchange])
 

@@ -41,7 +41,7 @@ class _Callback:
 
 
 def is_collecting() -> bool:
-    """Return True if the collector runs in this thread: then the caller is in a finalizer that it called.
+    """Return True if the collector runs in this thread: then a finalizer has called this function.
 
     The collector may run in another thread at the same time, for example while a finalizer waits there.
     """

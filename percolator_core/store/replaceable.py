@@ -61,7 +61,7 @@ class ReplaceableServers(Topology, ABC):
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
         """Ask for the current servers; return the error if no server answers.
 
-        Exchanges are then still sent again, until their time is over and `StoreUnavailable` is raised.
+        Even then exchanges are sent again, until their time is over and `StoreUnavailable` is raised.
         """
         began = time.monotonic()
         refused = self._ask_around(doubtful)

@@ -57,7 +57,7 @@ class Exchange:
     """A key of the tablet to which a durable exchange writes: its server is asked for acknowledgements."""
     timestamp = 0
     epoch: bytes | None = None
-    """The number of changes of the catalog before the timestamp; None if there were none."""
+    """The catalog's epoch at the timestamp; None before the first change of the catalog."""
     acknowledged: tuple[int, int] | None = None
     """How many disks (0 or 1) and replicas have the writes; None if not known yet."""
     collected = False
@@ -78,7 +78,7 @@ class Exchange:
         durable: bool = False,
     ) -> None:
         # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
-        # This repeats `pack` in line.
+        # The loop is an inlined copy of `pack`.
         self.packed: list[bytes] = []
         size = 0
         for command in commands:
@@ -187,7 +187,7 @@ class Exchange:
         self._finish()
 
     def interrupt(self) -> None:
-        """Break off an attempt that this side has ended, without notifying the caller."""
+        """Break off an attempt that the client itself has ended. The caller is not notified."""
         tell, self.on_done = self.on_done, None
         self.break_off(interrupted(), sent=self.pipeline is not None)
         self.on_done = tell
@@ -233,7 +233,7 @@ class Exchange:
 
 
 def interrupted() -> Exception:
-    """Return the reason for an exchange that this side has broken off."""
+    """Return the error of an attempt that the client itself has broken off."""
     return RedisConnectionError("the conversation was interrupted")
 
 

@@ -96,7 +96,7 @@ class Retries:
         """The exchanges that wait for another attempt and are not parked again yet, by id."""
 
     def forget(self) -> list[Exchange]:
-        """Return the exchanges that wait for another attempt, and leave them to the caller."""
+        """Return and forget the exchanges that wait for another attempt."""
         exchanges = list(self._open.values())
         self._open.clear()
         self._without_script.clear()
@@ -129,7 +129,7 @@ class Retries:
         by_pipeline: dict[int, list[Exchange]] = {}
         for exchange in exchanges:
             by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
-        # Park all before the first repair, which Ctrl-C may end.
+        # Ctrl-C may end a repair: park all exchanges before the first one, so that none is lost.
         self._queue.parked += exchanges
         for those in by_pipeline.values():
             self._repair_parked(those)

@@ -111,5 +111,5 @@ class SendQueue:
             self.parked.remove(exchange)
 
     def drop_unsent(self, ended: Collection[Task]) -> None:
-        """Remove exchanges of ended tasks, such as commits, unless an attempt has already sent them."""
+        """Remove the exchanges of ended tasks, except those that an attempt has already sent."""
         self.parked = [one for one in self.parked if one.pipeline is not None or task_of(one) not in ended]

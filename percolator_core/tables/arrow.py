@@ -90,7 +90,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query in some pieces of a table, in no particular order.
 
-    ``own`` has the rows that the transaction has written. They are evaluated with these writes.
+    ``own`` has the rows that the transaction has written. The filter sees these rows as it wrote them.
 
     Raises the errors of a select.
     """

@@ -21,7 +21,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class KeyParts:
-    """The values of the key columns in a column of row keys.
+    """Splits a column of row keys into the values of the key columns.
 
     Raises ValueError if a row key is no key of the table.
     """
@@ -93,7 +93,7 @@ class KeyParts:
 
 
 def keys_of(joined: bytes, offsets: Numbers) -> pa.BinaryArray:
-    """Return the column of the bytes between the offsets."""
+    """Return a column whose values are the bytes from each offset to the next."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
@@ -122,7 +122,7 @@ def offsets_of(lengths: Numbers) -> Numbers:
 
 
 def gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return ``width`` bytes from each start, as rows; the row of a start out of bounds is arbitrary."""
+    """Return ``width`` bytes from each start, one row for each; out of bounds the bytes are arbitrary."""
     if len(joined) < width:
         return np.zeros((len(starts), width), np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)

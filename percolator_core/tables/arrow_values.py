@@ -41,7 +41,7 @@ def pyarrow() -> Any:
 
 
 def arrow_type(type_name: str) -> pa.DataType:
-    """Return the Arrow type of a column's type.
+    """Return the Arrow type for the column type ``type_name``.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -198,7 +198,7 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
 
 
 def stored(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
-    """Return the encoded values of a column that was made of encoded values; None means null."""
+    """Convert an Arrow column that was made from encoded values back to them; None means null."""
     if kind.width is not None:
         return encoded(kind, True, found)
     texts: list[bytes | None] = found.cast(pyarrow().binary()).to_pylist()
@@ -302,7 +302,7 @@ def float_words(found: pa.Array) -> Numbers:
     """Return the encoded values of floats as numbers without a sign; those of nulls are arbitrary."""
     import numpy as np
 
-    # There is one encoded zero and one encoded NaN.
+    # 0.0 and -0.0 are encoded alike, and so are all NaNs.
     with np.errstate(invalid="ignore"):
         numbers = _raw(found, "f8") + 0.0
     words = np.where(np.isnan(numbers), np.uint64(_NAN), numbers.view(np.uint64))
@@ -337,7 +337,7 @@ def _encode_dates(found: pa.Array) -> list[bytes | None]:
 def _encode_small_decimals(found: pa.Array) -> list[bytes | None]:
     import numpy as np
 
-    # 18 digits and the sign fit into the lower half.
+    # 18 digits and the sign fit into the lower half of the 16 bytes.
     return _cut((_raw(found, "u8", 2)[::2] ^ np.uint64(_SIGN)).astype(">u8"), 8)
 
 

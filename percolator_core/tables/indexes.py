@@ -6,9 +6,8 @@ value determines the tablet, so all rows with one value are in one tablet, in th
 unique index, the key of an entry is the value, and the only column has the row's key. So two transactions
 that give one value to two rows write the same cell, and one of them conflicts.
 
-A rename of a column does not change its index: the columns of an index have the names under which the store
-has the columns of the table, and are identified by position
-(`percolator_core.schema.definitions.index_definition`).
+A rename of a column does not change its index: the columns of an index have the table's stored column names,
+which never change, and are identified by position (`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations

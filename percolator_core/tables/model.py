@@ -5,7 +5,7 @@
 ...     contents: bytes | None = None
 ...     page_rank: float = 0.0
 
-A column of the class is for predicates, ``Document.page_rank > 0.5``; a column of an instance is a value.
+On the class, a column is for predicates: ``Document.page_rank > 0.5``. On an instance it is the row's value.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _STEP: Final = 1500.0
 _A_ROW: Final = 0.5
 _A_CELL: Final = 0.4
 _A_TEST: Final = 0.15
-"""About the microseconds that the server needs for a row, a cell and a test."""
+"""The approximate microseconds that the server needs for a row, a cell and a test."""
 
 _FEWEST: Final = 16
 """A step evaluates at least this many rows."""

@@ -119,7 +119,7 @@ def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[
         if one.missing and cell == one.value and holder != one.row:
             if holder is not None and _as_it_is(t, handle, index, one.value, holder)[0] == cell:
                 refused.append(
-                    f"{handle.name} has one value of {index.rule.column}, which is unique, in two rows, "
+                    f"{handle.name} has the same value of the unique column {index.rule.column} in two rows, "
                     f"{described(handle, holder)} and {described(handle, one.row)}"
                 )
                 continue

@@ -61,7 +61,7 @@ def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fe
         low, high = (end or low, high) if reverse else (low, end)
 
     def merged() -> pa.Table:
-        # This base may be newer than the first deltas. Then it has their cells, too, with equal values.
+        # This base may be newer than the first deltas: it then has their cells, too, but with equal values.
         tablet = others.bases.tablet(handle, select.tag, base)
         return merge.selected(tablet, low, high, deltas, select.columns, select.bound, reverse=reverse)
 

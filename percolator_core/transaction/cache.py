@@ -35,7 +35,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
     def __missing__(self, column: ColumnFields) -> dict[bytes, bytes | None]:
         """The cells of a column that was not read before; without room for it, a dict that is not kept."""
         cells: dict[bytes, bytes | None] = {}
-        # The catalog may forget a column with a long name, and then only this cache holds the name.
+        # The name counts: if it is long, the catalog may drop it, and then only this cache holds it.
         size = CACHE_COLUMN + column.names_bytes
         if self.room > size:
             self.room -= size
@@ -43,7 +43,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
         return cells
 
     def keep(self, column: ColumnFields, row: bytes, value: bytes | None) -> None:
-        """Add a cell if there is room. `Snapshot.get` does the same in line."""
+        """Add a cell if there is room. `Snapshot.get` has the same code inline."""
         cells = self[column]
         room = self.room - CACHE_CELL - len(row) - (0 if value is None else len(value))
         if room > 0:
@@ -51,7 +51,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
             cells[row] = value
 
     def keep_extra(self, read: RowRead, limit: bytes) -> None:
-        """Add the cells that prefetch has read, if version and lock show the value. It waits for no lock."""
+        """Add each cell that prefetch has read, if its version and lock show its value; wait for no lock."""
         if self.prefetch is not None:
             self.prefetch.brought += len(read.extra)
         pairs = iter(read.brought)

@@ -143,7 +143,7 @@ class Client:
     def renew(self, owner: bytes) -> None:
         """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
-        A renewal that reaches the server after the token was deleted creates no new token.
+        A renewal that reaches the server after `close` has deleted the token creates no new token.
         """
         if self._set_token(owner, b"XX"):
             return

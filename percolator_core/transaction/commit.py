@@ -58,7 +58,7 @@ _PARTS: Final = 5
 """The number of arguments for each prewritten cell."""
 
 _LOCK_ROUNDS: Final = 8
-"""At most this many attempts of one commit; between two, it resolves the locks of a dead transaction."""
+"""A commit is attempted at most this many times; between attempts it resolves a dead transaction's locks."""
 
 
 class _Refused(Exception):
@@ -100,7 +100,7 @@ class Commit:
     def run(self, at_once: AtOnce | None = None) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`.
 
-        ``at_once`` is a commit in one call that was refused; the call may be sent again.
+        ``at_once`` is a commit in one call that was refused; this method may send the call again.
         """
         try:
             if at_once is not None:
@@ -119,8 +119,8 @@ class Commit:
         def attempt() -> int:
             reply, repeated = answers.pop() if answers else self._decisively(call)
             if repeated and reply[0] != "committed":
-                # The server may not have read the first copy yet. After a rollback at the primary it refuses
-                # a copy that arrives late.
+                # The server may not have read the first copy yet. Roll back at the primary, so that the
+                # server refuses a copy that arrives late.
                 return self._fence(reply)
             return self._check(self.calls[0], reply)
 

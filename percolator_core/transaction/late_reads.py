@@ -108,7 +108,7 @@ class LateReads(TypedReads):
     def deltas(
         self, handle: TableHandle, columns: Iterable[Column]
     ) -> Iterator[tuple[TabletBase, dict[bytes, Delta]]]:
-        """The base of each tablet of a typed table, and the deltas of its rows.
+        """Yield the base of each tablet of a typed table, and the deltas of the tablet's rows in the store.
 
         ``columns`` are value columns. The caller must limit the number of rows. Raises the errors of a
         select.

@@ -75,7 +75,7 @@ Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
 FOLD: Final = 1000
-"""The number of ended transactions that are added to the sums together."""
+"""Ended transactions are added to the sums in groups of this size."""
 
 
 class Tally:

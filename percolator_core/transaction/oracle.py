@@ -42,9 +42,9 @@ class Oracle:
         self.spares: deque[tuple[int, float, int]] = deque(maxlen=MOST_SPARES)
         """Timestamps that came with the replies to commits, to start transactions that read nothing.
 
-        Each has the time when it came (`time.monotonic`), and the process that it belongs to. A transaction
-        without reads is ordered by its commit alone. An older start only makes a conflict more likely, and
-        then the transaction takes a fresh timestamp. No commit and no read may use a spare timestamp.
+        Each has the time when it came (`time.monotonic`), and the id of the process that received it. A
+        transaction without reads is ordered by its commit alone. An older start only makes a conflict more
+        likely, and then the transaction takes a fresh timestamp. Never use a spare for a commit or a read.
         """
 
     def note(self, timestamp: int) -> None:

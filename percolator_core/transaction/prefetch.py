@@ -6,9 +6,9 @@ first read of a row reads a column or the acknowledgement. Statistics by table w
 that reads five columns of its own row and one column of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would suffice for an ordinary read: it has
-no lock, and either a version below the snapshot or, in a tablet that stands, no version. The transaction
-reads any other cell when it needs the cell. So prefetch never waits for a lock, never resolves a lock, and
-never fails.
+no lock, and either a version below the snapshot or no version, if this proves that the cell does not exist
+(`cell_reads`). The transaction reads any other cell when it needs the cell. So prefetch never waits for a
+lock, never resolves a lock, and never fails.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell. The list has its version, nothing, or two elements if a lock blocks the read."""
+        """Add a cell. ``cell`` has its version, is empty, or has two elements if a lock blocks the read."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value

@@ -321,7 +321,7 @@ class Snapshot(CellReads):
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # After a commit scans must not go on: the start of a transaction that only wrote may be in the past.
+        # A scan must not continue after the commit: the start of a transaction that only wrote may be old.
         self._must_be_open()
         at = self.start_timestamp
         asked = [scan for scan in scans if not scan.next_page()]

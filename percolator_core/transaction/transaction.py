@@ -255,8 +255,8 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.
 
-        The commit alone orders such a transaction. If it conflicts with a newer commit, it tries again with a
-        newer start.
+        Its commit timestamp alone gives its place in the order. So after a conflict with a newer commit it is
+        tried again with a newer start.
         """
         spare = self._spare_timestamp()
         if spare is not None:

@@ -97,8 +97,8 @@ class Admission:
         self._dirty = dirty
         self._columns = {observer.name: observer.observe for observer in observers}
         self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
-        # The columns' names in the store are read now: after a rename the name that the chain declares is
-        # unknown.
+        # Read the columns' names in the store now: after a rename the catalog does not know the names that
+        # the chain declares.
         for name, columns in self._columns.items():
             for table in {table for table, _ in columns}:
                 self._encode_columns(name, table)

@@ -65,7 +65,7 @@ class Stranded:
 class Housekeeping:
     """Does a round every `PERIOD` seconds, as a task of the hub.
 
-    ``own`` has the numbers of the tablets that a partitioned worker claims from first.
+    ``own`` has the numbers of the tablets from which a partitioned worker claims first.
     """
 
     def __init__(

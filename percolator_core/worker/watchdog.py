@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TICK: Final = 0.02
 
 _AGAIN: Final = 0.5
-"""Seconds between two exceptions raised in a thread: it may need time for the first one, or suppress it."""
+"""Seconds between two exceptions raised in a thread: its code may suppress the first, or take time to end."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""

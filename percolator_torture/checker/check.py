@@ -202,8 +202,9 @@ def check_writers(ledger: Ledger, report: Report) -> None:
 def check_real_time(ledger: Ledger, report: Report) -> None:
     """Check that a transaction that returned before another began precedes it in the order of timestamps.
 
-    A transaction that only writes fixes its snapshot at its commit, so its commit timestamp counts. A
-    transaction of unknown outcome may commit after it returned, so only its start is known to be in the past.
+    A transaction that only writes fixes its snapshot at its commit, so its commit timestamp gives its
+    place in the order. A transaction of unknown outcome may commit after it returned, so only its start is
+    known to be in the past.
     """
     history, start_ts, commit_ts = ledger.history, ledger.start_ts, ledger.commit_ts
     by_begin = sorted(range(len(history)), key=history.began.__getitem__)

@@ -36,8 +36,8 @@ class Ledger:
     """The timestamps and versions of a history; for unknown transactions they are from the store.
 
     ``start_ts`` and ``commit_ts`` are columns like those of the history; ``commit_ts`` is above 0 exactly for
-    the committed transactions that wrote. ``timelines`` and ``found`` are by number of the cell; cells of the
-    store that the history does not name have higher numbers.
+    the committed transactions that wrote. The number of a cell is its index in ``timelines`` and ``found``;
+    cells of the store that the history does not name have higher numbers.
     """
 
     __slots__ = (
@@ -57,12 +57,12 @@ class Ledger:
         self.final = final
         self.start_ts, self.commit_ts = array("q", history.start_ts), array("q", history.commit_ts)
         self.found = _found(history, final)
-        """The versions of each cell in the store, with marks packed like those of the history; None without
-        any."""
+        """For each cell its versions in the store, with marks packed like those of the history; None if it
+        has no version there."""
         self.committed_unknown = 0
         self._forgotten_deletions: dict[int, list[int]] = {}
-        """By cell, the start timestamps (0 if unknown) of transactions that delete it and of which neither
-        the outcome is known nor a trace is left."""
+        """For each cell the start timestamps (0 if unknown) of transactions of unknown outcome that delete
+        the cell and left no trace."""
         self._deleters: dict[int, list[int]] | None = None
         if UNKNOWN in history.outcome:
             self._resolve_unknown()
@@ -228,7 +228,7 @@ def _found(history: History, final: FinalState) -> list[Versions | None]:
 
 
 def _translation(ours: Processes, theirs: Processes) -> list[int] | None:
-    """Map their numbers of processes to ours; None if they are the same."""
+    """Map the numbers of processes in the final state to those in the history; None if they are the same."""
     numbers = [ours.index(name) for name in theirs.names]
     return None if numbers == list(range(len(numbers))) else numbers
 

@@ -12,7 +12,7 @@ from percolator_torture.histories.marks import ABSENT, FOREIGN
 
 
 def origin_of(ledger: Ledger, mark: int, cell: int) -> tuple[Anomaly | None, str]:
-    """Return the violation that the origin of a value shows, if any, and its writer in words."""
+    """Return the violation that the origin of a value shows, if any, and the value's writer in words."""
     history = ledger.history
     if mark == FOREIGN:
         return Anomaly.NOWHERE, "a client that is not recorded"
@@ -183,7 +183,7 @@ def _check_scan(ledger: Ledger, report: Report, index: _RowIndex, reader: int, s
 
 
 def _is_committed(ledger: Ledger, mark: int, cell: int) -> bool:
-    """Return True if the value is the last one that a committed transaction wrote to the cell."""
+    """Return True if the value is a committed transaction's final write to the cell."""
     position = ledger.history.position(mark) if mark > 0 else None
     return position is not None and ledger.is_committed(position) and ledger.mark_in(position, cell) == mark
 

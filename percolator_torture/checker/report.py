@@ -51,7 +51,7 @@ class Anomaly(StrEnum):
     LOCK = "leftover lock"
     """A lock is left although all clients have ended and locks were resolved."""
     ORPHAN = "orphan"
-    """An index entry refers to nothing, or no index has an entry for a row."""
+    """An index entry refers to nothing, or a row has no index entry."""
     NOTIFICATION = "leftover notification"
     """A cell is marked for observers although all observers have run."""
 

@@ -21,14 +21,14 @@ from percolator_torture.faults.doom import STEPS, Step, order
 DAMAGED_FOR: Final = 0.5
 """Seconds for which a file is damaged, or the disk is full."""
 _FULL_AT: Final = 600
-"""The most bytes of a file while the disk is full: larger files are written in part."""
+"""While the disk is full, only this many bytes of a larger file are written."""
 
 Later = Callable[[float, Callable[[], None]], None]
 """Calls a function after a number of seconds, or at the end of the run."""
 
 
 class BaseStrikes:
-    """Starts each fault of bases. ``roles`` are those of the processes of ``keepers``, by seat."""
+    """Starts each fault of bases. ``roles`` has the role of each process of ``keepers``, by seat."""
 
     def __init__(
         self, keepers: Crew, roles: Sequence[str], vandal: Vandal, later: Later, stop: float

@@ -24,7 +24,7 @@ end
 class FakeClock:
     """The clock of one namespace, on a single server: scripts read its offset from a key.
 
-    Pass `load_scripts` to every client of the namespace, as the parameter of that name of `Store`.
+    Pass `load_scripts` to the `Store` of every client of the namespace, as its argument ``load_scripts``.
     """
 
     def __init__(self, keyspace: Keyspace) -> None:
@@ -46,5 +46,5 @@ class FakeClock:
 
     def set_forward(self, store: Store, seconds: float) -> None:
         """Set the clock forward by ``seconds``, from the next script on."""
-        # The method of `Store`: a subclass would inject faults, but this operation is the test's own.
+        # Not ``store.call_apart``: a `FaultyStore` would inject faults into this operation of the test.
         Store.call_apart(store, (b"INCRBY", self.key, int(seconds * 1_000_000)))

@@ -41,7 +41,7 @@ class Doom:
 
     def __init__(self, plan: Plan) -> None:
         self.doing = ""
-        """The role's work at the moment."""
+        """The role whose work the process is doing now."""
         self._plan = plan
         self._step: Step | None = None
         self._is_over = False

@@ -14,7 +14,7 @@ from percolator_core.store.packing import Command
 
 
 class Operation(NamedTuple):
-    """An operation before or after it is sent.
+    """An operation that a store is about to send, or has sent.
 
     ``number`` counts the operations of one store from 1. ``names`` has the name of each script, or of each
     command in capitals, in the order in which the server runs them. The first or last
@@ -143,8 +143,8 @@ class ExactPlan:
     def on(self, match: Match | str, fault: Fault | Kind, *, nth: int = 1, times: int = 1) -> ExactPlan:
         """Plan a fault for ``times`` operations that match, beginning with the ``nth`` from now.
 
-        ``match`` is a predicate, or the name of a script or command. If several steps match one operation,
-        the first of them that is due applies. Returns the plan.
+        ``match`` is a predicate, or the name of a script or command. If several planned faults match one
+        operation, the first of them that is due applies. Returns the plan.
         """
         if nth < 1 or times < 1:
             raise ValueError(f"nth and times are 1 or more, not {nth} and {times}")

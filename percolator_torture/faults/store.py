@@ -116,7 +116,7 @@ class FaultyStore(Store):
     # Internals.
 
     def _one_by_one(self, commands: Sequence[Command], stamp: int, **options: Any) -> Exchange:
-        """Send each command, and the request for a timestamp, as one operation, in the server's order."""
+        """Send each command and the request for a timestamp separately, in the order of their execution."""
         whole = Exchange(commands, stamp, durable=options.pop("durable", False))
         parts: list[tuple[Sequence[Command], int]] = [((command,), NONE) for command in commands]
         if stamp == BEFORE:
@@ -175,7 +175,7 @@ class FaultyStore(Store):
         if kind in _COMES_LATE:
             self._late.put(commands, fault.seconds)
         if kind in _TWICE:
-            # In one request, so that hardly anything runs between the two.
+            # Both copies are in one request, so that hardly anything runs between them.
             return _half(send((*commands, *commands)), commands, second=kind is Kind.TWICE)
         if kind in _EXECUTED_FIRST:
             send(commands)
@@ -221,7 +221,7 @@ _WAITS_FIRST: Final = frozenset({Kind.SLOW_REQUEST, Kind.REQUEST_LOST})
 _NOT_EXECUTED_NOW: Final = frozenset(
     {Kind.REFUSED, Kind.REQUEST_LOST, Kind.REQUEST_LOST_FOR_GOOD, Kind.LATE, Kind.LATE_COPY}
 )
-"""Kinds of faults with which a deferred request is not executed at once; it is never repeated."""
+"""With these faults a deferred request is not executed at once, and the client does not repeat it."""
 
 
 def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> Exchange:
@@ -230,7 +230,7 @@ def _half(exchange: Exchange, commands: Sequence[Command], *, second: bool) -> E
     if len(exchange.replies) == 2 * count:
         exchange.replies = exchange.replies[count:] if second else exchange.replies[:count]
         exchange.packed = exchange.packed[:count]
-    # Without faults, only the client itself sends a request twice, and then sets this, too.
+    # The client itself sets this, too, when it sends a request a second time.
     exchange.executed_maybe = True
     return exchange
 

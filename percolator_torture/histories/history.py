@@ -95,9 +95,9 @@ class TransactionRecord:
     """One transaction, as its process saw it.
 
     ``began`` and ``returned`` are `time.monotonic_ns`, which on Linux is one clock for all processes of a
-    machine; ``returned`` is None for a process that was killed. ``start_ts`` is None if it is unknown,
-    ``commit_ts`` if the transaction wrote nothing or is not known to have committed. ``blind`` is True for
-    a transaction that writes and had not fixed its snapshot when its commit began.
+    machine; ``returned`` is None for a process that was killed. ``start_ts`` is None if it is unknown.
+    ``commit_ts`` is None if the transaction wrote nothing or is not known to have committed. ``blind`` is
+    True for a transaction that writes and had not fixed its snapshot when its commit began.
 
     >>> TransactionRecord("w1", 7, 100, 200, 10, 11, writes=(Write(CellKey("t", b"x", "v")),)).id
     'w1:7'

@@ -139,7 +139,7 @@ class Journal:
     def _write(self, line: dict[str, Any]) -> None:
         self.check_process()
         if self._torn:
-            raise OSError(f"{self.path} has a torn line and takes no more: begin another history")
+            raise OSError(f"{self.path} has a torn line, so no line can follow: begin another history")
         left = memoryview(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         self._torn = True  # until the whole line is written: lines after a torn one could not be read
         while left:

@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 
 UNMARKED: Final = Mark("?", 0, 0)
-"""The mark of a value without a mark."""
+"""Stands for the mark of a value that has none."""
 
 
 def tag_value(mark: Mark, payload: bytes) -> bytes:

@@ -35,7 +35,7 @@ from percolator_torture.histories.marks import Mark, tag_value, untag_value
 T = TypeVar("T")
 
 NOT_COMMITTED: Final = (TransactionConflict, SnapshotTooOld, LockTimeout, StoreUnavailable)
-"""The errors of a commit that promise that nothing was committed. The checker verifies this promise.
+"""If a commit raises one of these errors, nothing was committed. The checker verifies this.
 
 A request that may have been executed ends in `CommitUndetermined`. If the prewrite fails, the primary is
 never committed, because only the transaction's own client commits it.
@@ -278,7 +278,7 @@ class Recorder:
     def _commit(self, transaction: Transaction, recorded: RecordedTransaction, began: int) -> None:
         intent = recorded.record(began, "unknown")
         if intent.writes:
-            # With a written intent the transaction counts as unknown if this process dies.
+            # If this process dies, the transaction has an intent and no outcome, and counts as unknown.
             self._journal.intend(intent)
         outcome: Outcome = "unknown"
         commit_ts = None

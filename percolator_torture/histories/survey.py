@@ -1,7 +1,7 @@
-"""Read the state that a history left from the server.
+"""Read from the server the state that a history left.
 
 The keys are read directly, not through the library: the code under test must not check itself. Reading keys
-changes nothing, but a read of the library resolves the locks that it meets.
+changes nothing, but a read through the library resolves the locks that it meets.
 """
 
 from __future__ import annotations

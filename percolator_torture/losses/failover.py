@@ -19,7 +19,7 @@ _TIMEOUT: Final = 0.2
 """Seconds that a commit waits for replicas."""
 
 _AMPLE: Final = 8.0
-"""The same if enough replicas stay connected: commits have to be acknowledged until the primary dies."""
+"""The same for rounds in which all commits have to be acknowledged: enough replicas stay connected."""
 
 _UNTIMED: Final = 50
 """Commits at the start that are not timed: they open connections and load scripts."""
@@ -70,7 +70,7 @@ class FailoverRow:
     """The outcome for one durability over its rounds, in transactions. Outcomes can be added.
 
     ``before`` is the state of the replicas before the primary died. ``safe`` is True if the promoted replica
-    had all acknowledged writes, so that nothing may be lost. While the replicas were connected, ``timed``
+    had all acknowledged writes, so that any loss is a fault. While the replicas were connected, ``timed``
     transactions were acknowledged in ``seconds``.
     """
 
@@ -112,7 +112,7 @@ def failover(
     phases.
 
     Args:
-        rounds: of each row; 1 or more, of about a second each.
+        rounds: for each row of the result; 1 or more. Each takes about a second.
         seed: of all random choices.
         tell: called with a line for each round.
         settings: the durabilities, and the states of their replicas.
@@ -136,7 +136,7 @@ def failover(
 
 
 def _round(setting: Setting, before: Before, number: int, choices: random.Random) -> FailoverRow:
-    # `more` is above the number of commits in flight when the replicas are cut off.
+    # `more` exceeds the number of commits in flight at the cut, so some commits begin after the cut.
     enough, more = choices.randint(300, 600), choices.randint(CLIENTS + 4, 3 * CLIENTS)
     disk = {"appendonly": "yes", "appendfsync": "always"} if setting.durability.fsync else {}
     with ExitStack() as stack:

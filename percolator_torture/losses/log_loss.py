@@ -44,9 +44,9 @@ def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) 
 
     The kernel still has the writes of a killed process. So the test cuts the log itself, at a random byte
     after the part that is certainly synced. With "always", that part ends at the largest size of the log
-    seen after an acknowledgement. With "everysec", it ends at the size a second before the end, but not
-    before the size at the start of the round. (By its documentation, Redis may need two seconds if the disk
-    is slow.) Half of the rounds commit in two phases.
+    seen after an acknowledgement. With "everysec", it ends at the size that the log had a second before the
+    kill, or at the start of the round if that is larger. (By its documentation, Redis may need two seconds if
+    the disk is slow.) Half of the rounds commit in two phases.
 
     Args:
         rounds: 1 or more, of about a second each, on one server and log.

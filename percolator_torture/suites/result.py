@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 TOLD: Final = 20
-"""The most sentences of a suite in a report; further sentences are counted."""
+"""A report has at most this many sentences of a suite; further sentences are only counted."""
 
 
 @dataclass(slots=True)
 class Table:
-    """A table of figures: a title, headings, and rows of as many texts."""
+    """A table of figures: a title, headings, and rows with one text for each heading."""
 
     title: str
     headings: Sequence[str]

@@ -38,7 +38,7 @@ from percolator_torture.workloads import WORKLOADS, Workload
 
 _KEYS_AT_ONCE: Final = 1000
 _UNBOUNDED: Final = 10**12
-"""The share of a process beside the clients: more passes than it makes before it has to finish."""
+"""The number of passes for a process beside the clients: it never reaches this number."""
 STALL_LIMIT: Final = 600.0
 """Seconds without a finished transaction after which a run is given up."""
 _DOUBLED: Final = (Anomaly.REPEATED_VERSION, Anomaly.REPEATED_TIMESTAMP)
@@ -57,8 +57,8 @@ class _Place:
 def run_workload(name: str, settings: Settings) -> Result:
     """Run a workload and check its outcome.
 
-    After the start, a store that no longer answers, or a history that cannot be read, is a violation. The
-    folder with the histories, and with ``settings.url`` the namespace, are removed if there is no violation.
+    After the start, a store that no longer answers, or a history that cannot be read, is a violation. If
+    there is no violation, the folder with the histories is removed; so is the namespace at ``settings.url``.
 
     Raises:
         ConfigurationError: a nemesis is not possible at ``settings.url``, or no redis-server is installed.
@@ -93,7 +93,7 @@ def _whereabouts(place: _Place) -> str:
 
 @contextmanager
 def _place(name: str, settings: Settings) -> Iterator[_Place]:
-    """Provide a private server, or that of ``settings.url``, and a folder for the histories, which stays."""
+    """Provide a private server or that of ``settings.url``, and a folder that is not removed at the end."""
     with ExitStack() as opened:
         server = None
         if settings.url is None:

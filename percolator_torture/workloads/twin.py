@@ -45,7 +45,7 @@ from percolator_torture.workloads.workload import TABLE, State, Workload
 WARM: Final = TABLE
 COLD: Final = f"{TABLE}-cold"
 SEEN: Final = f"{TABLE}-seen"
-"""The observer's table. It copies the column ``a`` of each twin into a column with the twin's name."""
+"""The observer copies the column ``a`` of each twin to this table, into a column with the twin's name."""
 
 TABLETS: Final = 4
 WARM_ITEMS: Final = f"{TABLE}-items"

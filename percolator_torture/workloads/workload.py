@@ -49,7 +49,7 @@ class Workload(ABC):
     def step(self, recorder: Recorder, dice: random.Random, number: int) -> Iterator[str]:
         """Run a transaction, or a few that belong together; yield a sentence for each violation.
 
-        ``number`` counts the steps of a seat in the crew from 0.
+        ``number`` counts, from 0, the steps of a client and of the processes that replaced it.
         """
 
     def conclude(self, db: Database) -> Iterator[str]:  # noqa: ARG002

@@ -178,7 +178,7 @@ def test_a_cycle_is_refused_and_printed(project: Project) -> None:
     assert str(raised.value) == (
         "observers/web/a.yaml:5: writes: the chain is cyclic: a → documents.x → b → documents.y → a; "
         "break it, or "
-        "write feedback: true in the observer that closes the loop and ends it by writing nothing "
+        "write feedback: true in the observer that closes the loop; it must write nothing "
         "when nothing changed"
     )
 

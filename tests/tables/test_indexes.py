@@ -431,7 +431,7 @@ def test_a_value_that_two_rows_have_is_left_and_told(users: Database) -> None:
         t.put(handle, b"b", handle.columns["email"].encoded, (PUT, b"a@x"))
         t.put(handle, b"b", handle.columns["city"].encoded, (PUT, b"Oslo"))
     with pytest.raises(
-        RowExists, match="one value of email, which is unique, in two rows, name='a' and name='b'"
+        RowExists, match="the same value of the unique column email in two rows, name='a' and name='b'"
     ):
         rebuild_indexes(users, User)
     assert cities(users) == [("Oslo", "b"), ("Rome", "a")]

@@ -38,8 +38,8 @@ Fresh = Annotated[bool, typer.Option("--fresh/--keep", help="Start over, or keep
 Folder = Annotated[
     Path | None,
     typer.Option(
-        help="The folder for documents, store and index. Default: .percolator/demo, or with --docs a folder "
-        "of its own beside it.",
+        help="The folder for documents, store and index. Default: .percolator/demo; with --docs, another "
+        "folder beside it.",
         show_default=False,
     ),
 ]

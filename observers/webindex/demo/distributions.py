@@ -38,7 +38,7 @@ class Site:
 def write_site(folder: Path, distributions: Iterable[metadata.Distribution] | None = None) -> Site:
     """Write the site into ``folder``: ``index.html`` and everything below ``pages/``.
 
-    Pages of earlier calls under ``pages/`` whose distributions are no longer installed are removed.
+    HTML files below ``pages/`` that this call does not write are removed.
 
     Args:
         folder: created if it does not exist.

@@ -28,7 +28,7 @@ def fill(url: str = URL, docs: Path | None = None, limit: int | None = None) -> 
 
     Raises:
         ConfigurationError: there is no Java, or no document.
-        PercolatorError: the load failed; it may be repeated.
+        PercolatorError: the load failed; it is safe to repeat it.
     """
     check_java()
     folder = FOLDER / default_folder(docs).name

@@ -262,7 +262,7 @@ def _is_lock(path: Path) -> bool:
 
 @contextmanager
 def _serving(path: Path) -> Iterator[None]:
-    """Have the observers in this process write the demo's index."""
+    """Let the observers in this process write into the demo's index."""
     before = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = str(path)
     try:

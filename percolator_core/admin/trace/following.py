@@ -1,8 +1,7 @@
 """Follows a change to the runs that observed it, to the cells that these runs wrote, and so on.
 
 The acknowledgements of an observer for one cell are the versions of another cell. Of two conflicting runs,
-only one commits. So among the runs that began after a change, the first one with an acknowledgement observed
-the change.
+only one commits. So the run that observed a change is the first acknowledged run that began after the change.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Following:
         return [unpack_version(member[len(prefix) :]) for member in older]
 
     def _notified(self, change: FollowedChange, wanted: str) -> list[FollowedChange]:
-        """Return a change for the notifications of a notify-only cell: its runs, and its mark."""
+        """Return one change for all notifications of a notify-only cell, with their runs and the mark."""
         handle = self._db.catalog.table(change.table)
         tag, store = handle.tag(change.row), self._db.store
         for observer in self._watchers(change.table, change.column):
@@ -167,7 +166,7 @@ class Following:
         self._count_seen()
 
     def _written(self, runs: Iterable[FollowedRun], *, last: bool) -> list[FollowedChange]:
-        """Return the new changes of observed cells by these runs."""
+        """Return the new changes that these runs made to observed cells."""
         new: list[FollowedChange] = []
         for run in sorted(runs, key=lambda one: one.version.start_ts):
             commit_ts, start_ts, _ = run.version

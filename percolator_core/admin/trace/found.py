@@ -73,8 +73,8 @@ class Run:
     ``number`` counts the runs of the trace by start timestamp, from 1. ``recorded`` is True if the written
     cells are known: ``written`` is their number, and ``cells`` has the first thousand. ``changes`` has the
     written cells that are observed and were followed; ``unfollowed`` counts the observed ones that were not
-    followed. ``changes_seen`` is at least 1. It counts the changes to its cell that the run observed, at most
-    `COLLAPSED`. For a weak observer it counts the notifications in this trace.
+    followed. ``changes_seen`` is at least 1. It counts the changes of ``(table, row, column)`` that the run
+    observed, at most `COLLAPSED`. For a weak observer it counts the notifications in this trace.
     """
 
     number: int
@@ -103,7 +103,7 @@ class Trace:
     """The ``changes`` of a row, and the ``runs`` that they caused, sorted by start timestamp.
 
     ``uncertain`` counts changes before the safe point of garbage collection. Versions of that time have been
-    dropped, so runs may be missing, or a later run may be shown for an earlier one.
+    dropped, so runs may be missing, or a later run may be shown in place of an earlier one.
     """
 
     table: str

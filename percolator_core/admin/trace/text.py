@@ -31,7 +31,7 @@ def state_text(outcome: Outcome, error: str) -> str:
 
 
 def run_notes(run: Run) -> list[str]:
-    """Describe a run that observed several changes, or ran a later revision than the first."""
+    """Describe a run that observed several changes, or that has a revision above 1."""
     notes = []
     if run.changes_seen > 1:
         notes.append(f"for {count_of(run.changes_seen, 'change')}")

@@ -10,8 +10,8 @@ local function even(time)
   return time - time % 2
 end
 
--- Return the fields of a meta hash that a call needs for the cells in ARGV, which have `step` arguments each, the third
--- of them the column; or nil if there may be too many. The hash of a table with a base or with observers has many fields.
+-- Return the fields of a meta hash that a call needs for the cells in ARGV, or nil if more than 16 may be needed. Each
+-- cell has `step` arguments; the third is the column. The hash of a table with base or observers has many fields.
 local function fields_for(first, step, last)
   local column = ARGV[first + 2]
   local fields = {'version', 'safe', 'o' .. column}
@@ -152,8 +152,8 @@ end
 
 -- True if the mark may be removed after a run that began at `start_ts` under a lease.
 -- A strong mark must stay while a transaction commits to the cell, and after a commit or a rerun that the run did not
--- see. A weak mark must stay if it was set again during the lease. Two deadlines are ours: the last one, and the one
--- before it, in case the renewal was lost.
+-- see. A weak mark must stay if it was set again during the lease. Our lease has the score `deadline`, or `before` if
+-- the last renewal was lost.
 local function mark_is_settled(tag, observer, mode, row, column, deadline, before, start_ts)
   local score = tonumber(redis.call('ZSCORE', tag .. 'dirty:' .. observer, dirty_mark(column, row)) or '0')
   if score == 0 then return false end
@@ -171,9 +171,9 @@ local function is_ours(score, deadline, before)
   return score == deadline or score == before or score == deadline + 1 or score == before + 1
 end
 
--- Make a mark due again that a run could not clear. A strong mark becomes due even if the lease is not ours any more:
--- the acknowledgement lets only one run commit. A weak mark becomes due only if its score shows that the lease is still
--- ours.
+-- A run could not clear a mark: make the mark due again. A strong mark becomes due even if the lease is not ours any
+-- more: the acknowledgement lets only one run commit. A weak mark becomes due only if its score shows that the lease is
+-- still ours.
 local function end_lease(tag, observer, mode, mark, deadline, before)
   local key = tag .. 'dirty:' .. observer
   if mode == 'weak' then

@@ -93,7 +93,7 @@ local function safe_point(tag)
 end
 
 -- Return true if a snapshot must be refused: it lies below the safe point, where versions may be missing, or the table
--- was dropped, so that the tablet has no version. A schema change that removes data raises the safe point first.
+-- was dropped, so that the tablet has no table version. A schema change that removes data raises the safe point first.
 -- Also return the name of the tablet's base, '' without one.
 local function is_too_old(tag, at)
   local found = redis.call('HMGET', tag .. 'meta', 'version', 'safe', 'base')

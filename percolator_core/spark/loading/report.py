@@ -45,7 +45,7 @@ class LoadReport:
     aside: Path | None
     """The JSON-lines file of the malformed records."""
     kept_back: str | None
-    """The reason if a requested deletion of missing rows was not done, or None."""
+    """The reason why a requested deletion of missing rows was not done, or None."""
     start_seconds: float
     """Seconds until Spark had started; about 0 if it was already running."""
     load_seconds: float

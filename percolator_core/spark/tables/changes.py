@@ -154,7 +154,7 @@ def too_old(since: int) -> SnapshotTooOld:
     """Return the error for a read of changes whose old versions were removed."""
     return SnapshotTooOld(
         f"the changes since {since} are below the safe point, or the table was created again: read the whole "
-        "table once (since=0, for a stream with a new checkpoint folder), or keep versions longer"
+        "table once (since=0; for a stream, a new checkpoint folder), or keep versions longer"
     )
 
 

@@ -8,8 +8,8 @@ lease. The lease expires some minutes after the end of the last task, because Sp
 time: after a failure, after a loss of its output, or as a speculative copy.
 
 Spark plans the scans of a query together, but runs them one after another. So a task also renews the leases
-of the other scans: all leases that were taken in one minute share a token, and a task renews the tokens of
-the minute of its own lease, of the minute before and of the minute after.
+of the other scans. All leases that were taken in the same minute share a token. A task renews three tokens:
+that of its own lease, and those of the minute before and the minute after.
 
 A task takes its pin again at its start. If the lease has expired and garbage collection has passed the
 snapshot, the scan is refused, so that no task reads an incomplete snapshot.

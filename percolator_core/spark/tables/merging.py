@@ -1,4 +1,4 @@
-"""Merge the rows of one transaction of a write into the table."""
+"""Merge rows into the table, in one transaction of a Spark write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Verdict = Literal["new", "changed", "unchanged", "removed", "kept"]
 def merge(
     options: WriteOptions, version: bytes, since: int | None, rows: Sequence[Row], t: Transaction
 ) -> Counter[str]:
-    """Buffer the rows of one transaction by the options; return the number of rows by outcome.
+    """Buffer the rows of one transaction as the options say; return the number of rows by outcome.
 
     ``version`` is the version of the table when the write began, ``since`` the timestamp of that moment. A
     row that another client changed later is newer than the write. If ``since`` is None, the write does not

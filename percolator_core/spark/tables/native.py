@@ -3,7 +3,7 @@
 The row sets of a base are Parquet files, so Spark reads them without Python: only the columns that a query
 needs, with its predicates and the statistics of row groups. The *delta* of a row is the part of it that the
 store has. This module reads the deltas and joins them to the rows of the base by row key. Spark broadcasts
-the deltas to all tasks, so the source ``percolator`` reads tables with many rows in the store.
+the deltas to all tasks, so a table with many rows in the store is read by the source ``percolator`` instead.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Table:
         return spark.createDataFrame(pa.table(arrays))
 
     def merged(self, rows: DataFrame, deltas: DataFrame) -> DataFrame:
-        """Return the rows of the base with their deltas set, and the rows that only the store has."""
+        """Return the rows of the base with their deltas applied, and the rows that only the store has."""
         from pyspark.sql import functions
 
         # Expressions are SQL texts: each operation on Column objects would be a call to Spark's own process.
@@ -211,7 +211,7 @@ class _Table:
 
     @property
     def _number_key(self) -> Column | None:
-        """The key's column if the key is one integer, otherwise None: Spark joins by numbers faster."""
+        """The key's column if the key is one integer, by which Spark joins faster; otherwise None."""
         [first, *more] = self.handle.definition.key_columns
         return first if not more and first.type == "int" else None
 

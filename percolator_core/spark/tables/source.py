@@ -27,7 +27,7 @@
 ``skip_unchanged``  write: ``true`` (the default) writes only cells that differ
 ==================  ==========================================================================================
 
-Spark does not pass the columns that a query needs to a Python data source: name them with ``columns``. The
+Spark does not report to a Python data source which columns a query needs: name them with ``columns``. The
 source cannot choose the machine of a task. The store evaluates ``filter``; Spark itself evaluates the filters
 of a query.
 

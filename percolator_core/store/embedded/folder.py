@@ -81,7 +81,7 @@ def prepare(folder: Path) -> None:
         folder.chmod(0o700)
     elif mode & stat.S_IWOTH:
         raise ConfigurationError(
-            f"others may write in {folder}: name a folder of its own, say {folder}/state"
+            f"others may write in {folder}: name a folder for the store alone, say {folder}/state"
         )
     # A folder with other files in it, for example a project, keeps its mode: only our files are private.
 

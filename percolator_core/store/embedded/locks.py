@@ -10,7 +10,7 @@ MUTEX, USERS, SERVER, WATCHER = "redis.mutex", "redis.users", "redis.server", "r
 """The names of the files that are locked."""
 
 NO_SERVER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError)
-"""The errors of a socket, or of a folder, without a server."""
+"""The errors which show that a socket or a folder has no server."""
 
 _open_here: set[int] = set()
 """Descriptors of locks; a forked child must not keep them."""

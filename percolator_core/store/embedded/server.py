@@ -7,8 +7,8 @@ leaves nothing to clean up::
 
     redis.mutex    held while the server is started or stopped
     redis.users    shared by all users; a user that gets it exclusively is the only one left
-    redis.server   inherited by the server and held by it alone: if it is free, no server lives
-    redis.watcher  inherited and held by the watcher: it ends the server after all users were killed
+    redis.server   inherited by the server and held by it alone: while the lock is free, no server lives
+    redis.watcher  inherited and held by the watcher, which ends the server after all users were killed
 
 The folder must be on a local disk: network file systems support neither Unix sockets nor inherited locks.
 """
@@ -144,7 +144,7 @@ class EmbeddedServer:
         except (OSError, PercolatorError) as error:
             _log.warning("could not leave the embedded store in %s: %s", self.folder, error)
         finally:
-            # Without the mutex, for example because the folder was removed, at least the lock is released.
+            # If the mutex was not taken, for example because the folder was removed, this still ends the use.
             users, self._users = self._users, None
             if users is not None:
                 users.close()
@@ -168,7 +168,7 @@ class EmbeddedServer:
     def _mutex(self) -> Iterator[None]:
         here = process.pid, threading.get_ident(), self.folder
         if here in _starting:
-            # In a signal handler or a finalizer, which would wait for the code that it interrupts.
+            # This call is in a signal handler or finalizer, and would wait for the call that it interrupts.
             raise StoreUnavailable(
                 f"the server in {self.folder} is being started or stopped by the call that this call "
                 "interrupts: try again later"
@@ -196,12 +196,12 @@ class EmbeddedServer:
             users = Lock(self.folder / USERS)
             if not users.take(fcntl.LOCK_SH):
                 users.close()
-                raise StoreUnavailable(f"{self.folder}/redis.users is locked by another program: end that")
+                raise StoreUnavailable(f"{self.folder}/redis.users is locked: end the program that locks it")
             self._users, self._process = users, process.pid
             try:
                 self.serve()
             except BaseException:
-                # Also after Ctrl-C while a large state loads: no server is left without a user.
+                # Leave no server without a user, also after Ctrl-C while a large state loads.
                 if problem := self._depart():
                     _log.error("%s", problem)
                 raise
@@ -238,7 +238,7 @@ class EmbeddedServer:
                     if started:
                         raise died(self.folder, logged)
                     logged = start(self.folder, lock)
-                    # Before it is ready: it may load for long, and its user may be killed in that time.
+                    # Do not wait until the server is ready: it may load for long, and its user may be killed.
                     start_watcher(self.folder, self.socket_path)
                 finally:
                     lock.close(release=False)

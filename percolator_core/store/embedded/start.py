@@ -52,7 +52,7 @@ def start(folder: Path, lock: Lock) -> int:
 
 
 def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
-    """Run a server until it has become a daemon; return as `start`."""
+    """Run a server until it has become a daemon; return what `start` returns."""
     log = folder / "redis.log"
     logged = log.stat().st_size if log.exists() else 0
     # From now on the server may write, and then the note of the previous stop is wrong.

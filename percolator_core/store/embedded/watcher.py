@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run by its path: only this small package is imported, not percolator_core with all its dependencies.
+    # The file is run by its path, so it imports only this small package, not all of percolator_core.
     sys.path.append(str(Path(__file__).parent.parent))
     __package__ = "embedded"
 
@@ -42,8 +42,8 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
         users = Lock(folder / USERS, create=False)
         connection = reach(folder, socket_path, period)
         if connection is None:
-            # A process that starts a server also starts a watcher, unless this lock is held. Then this
-            # watcher has not released the lock yet, and the next `reach` finds the new server.
+            # A process that starts a server starts no watcher while this lock is held. So this watcher
+            # looks for a new server once more after it has released the lock.
             lock.close()
             connection = reach(folder, socket_path, period)
             if connection is None:
@@ -64,8 +64,8 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
     """Return True if the server has no user; with ``end`` also end it. Raise OSError if it cannot be asked.
 
-    Two checks are needed: a connection without recent commands may belong to a client whose computer was
-    asleep.
+    Give ``end`` only if the previous check returned True: a connection without recent commands may belong to
+    a client whose computer was asleep.
     """
     mutex: Lock | None = None
     try:

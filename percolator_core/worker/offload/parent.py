@@ -135,7 +135,7 @@ class Offload:
         """Run the observer of a cell in a child, with a timeout in seconds, and wait for the result.
 
         Raises:
-            RunLost: the child died or was killed. If the run has committed, its acknowledgement is there.
+            RunLost: the child died or was killed. If the run committed, the store has its acknowledgement.
             StoreUnavailable: the store does not answer.
             PercolatorError: the child could not start, or failed.
         """
@@ -150,11 +150,14 @@ class Offload:
         return done
 
     def close(self, *, kill: bool) -> None:
-        """Kill all children, or let them end if ``kill`` is False and no run is under way. Idempotent."""
+        """Kill all children, or with ``kill`` False let them end. Idempotent.
+
+        Give ``kill`` False only if no run is under way.
+        """
         with self._lock:
             self._closed = True
             children, self._every, self._idle = self._every, set(), []
-        # If a thread still uses a killed child, this thread closes the child's pipe.
+        # A killed child that a thread still uses is not closed here: that thread closes its pipe.
         for child in children:
             if kill:
                 child.kill()

@@ -13,7 +13,7 @@ from percolator_core.observers.scheduling import Scheduling, unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile
 
 CALL: Final = "chain_dags(…)"
-"""The place that messages name for an argument of a DAG file."""
+"""Messages about an argument in a DAG file name this call instead of a YAML file."""
 
 AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
 
@@ -23,8 +23,8 @@ def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
 
     Args:
         chain: the chain.
-        given: keys and values as in the block; durations may be timedeltas, paths may be path objects, and
-            False instead of a part leaves out that DAG. None overrides nothing.
+        given: keys and values as in the block; durations may be timedeltas, paths may be path objects.
+            A part that is False has no DAG. None overrides nothing.
 
     Raises:
         ConfigurationError: ``given`` is invalid, with one line for each mistake.

@@ -92,7 +92,8 @@ class StoreOperator(BaseOperator):
     def guarded(self, carry_on: str) -> Iterator[None]:
         """Turn errors of the block into Airflow's errors, and end a killed task in order.
 
-        The block has to contain all work of the task. ``carry_on`` ends the message of a killed task.
+        The block has to contain all work of the task. ``carry_on`` is the end of the message if the task is
+        killed.
         """
         self._interruptible = True
         try:

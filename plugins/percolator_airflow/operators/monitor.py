@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CARRY_ON: Final = "the next run checks everything again"
 _LOCKS: Final = 1_000
-"""The most locks that are read, the oldest ones."""
+"""At most this many locks are read, the oldest ones."""
 
 NEEDS_DRAIN: Final = "needs_drain"
 """The XCom that is true if cells are due and no worker or drain takes them."""

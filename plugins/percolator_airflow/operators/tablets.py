@@ -56,7 +56,7 @@ class TabletsOperator(StoreOperator):
 
     @contextmanager
     def opened(self, carry_on: str) -> Iterator[tuple[Database, list[tuple[str, int]] | None]]:
-        """Open the database for the whole task, and read the tablets; ``carry_on``: see `guarded`."""
+        """Open the database for the whole task, and parse ``self.tablets``; ``carry_on``: see `guarded`."""
         with self.database(carry_on) as db:
             tablets = read_tablets(self.tablets)
             if self.skip_missing and tablets is not None:

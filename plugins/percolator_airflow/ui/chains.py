@@ -30,7 +30,7 @@ _SUFFIX: Final = dag_ids("")["observe"]
 class KnownChain:
     """A chain that has DAGs. The permissions on the DAG of its observers, ``dag_id``, control access.
 
-    ``namespace`` is None for the namespace of the connection, or else the chain's name.
+    If ``namespace`` is None, the namespace is that of the connection or, without one, the chain's name.
     """
 
     name: str

@@ -17,7 +17,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class JsonLinesReader(SplitReader):
-    """Reads the lines that start in a split. The last one may end after the split."""
+    """Reads the lines that start in a split. The last line may end after the split."""
 
     suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
     dialect = "json"

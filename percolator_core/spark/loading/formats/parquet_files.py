@@ -94,7 +94,7 @@ def _open(path: str) -> Any:
 
 
 def _one_by_one(batch: Any) -> Iterator[Any]:
-    """Decode row by row a batch in which a value is undecodable, such as text that is not UTF-8."""
+    """Decode the rows of a batch with an undecodable value, such as text that is not UTF-8, one by one."""
     for number in range(batch.num_rows):
         try:
             yield batch.slice(number, 1).to_pylist()[0]

@@ -23,7 +23,7 @@ from percolator_core.notation.typedtext import parse_row
 router = APIRouter()
 
 MOST: Final = 200
-"""The most locks that the page shows, the oldest ones."""
+"""The page shows at most this many locks, the oldest ones."""
 
 OLD: Final = 30.0
 """The least age, in seconds, of the locks that the button for all locks resolves."""

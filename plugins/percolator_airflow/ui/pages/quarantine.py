@@ -37,7 +37,7 @@ _TRACEBACK: Final = 20_000
 """Characters at the end of a traceback that are shown, at most."""
 
 _TOGETHER: Final = 500
-"""Cells that one request reads and discards."""
+"""At most this many cells are read, and then discarded, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,10 @@ def _discard_all(found: Quarantine, observer: str | None, *, until: int) -> tupl
 
 
 def _tokens(chosen: Chosen) -> list[str] | None:
-    """Return the tokens of the cells; None is all of an observer. Raises NotationError if none is chosen."""
+    """Return the tokens of the chosen cells; None means all cells of an observer.
+
+    Raises NotationError if no cell is chosen.
+    """
     if chosen.cell is not None:
         return [chosen.cell]
     if chosen.observer is not None:

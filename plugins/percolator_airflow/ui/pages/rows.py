@@ -120,7 +120,7 @@ def _of_the_list(
     found: RowsPage,
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the template's values for the ends of the page; ``place``: the first keys of table and page."""
+    """Return the template's values for other pages; ``place`` has the prefix and this page's first key."""
     following, (start, begin) = found.following, place
     is_first = not begin or begin == start
     return {

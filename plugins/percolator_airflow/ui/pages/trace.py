@@ -27,7 +27,7 @@ from percolator_core.notation.typedtext import parse_row
 router = APIRouter()
 
 DEPTH: Final = 20
-"""The longest sequence of runs that is followed, each caused by the one before."""
+"""At most this many runs in a sequence are followed, each caused by the one before."""
 
 CHANGES: Final = 300
 """Changes that are followed, at most."""
