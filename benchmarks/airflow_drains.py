@@ -1,4 +1,4 @@
-"""Measure the cost of Airflow: from a write to a running drain, the rate of a drain, the cost of a poll.
+"""Measure the cost of Airflow: the time from a write to a running drain, a drain's rate, a poll's cost.
 
     .venv/bin/python benchmarks/airflow_drains.py [--writes 10] [--cells 10000] [--rounds 5]
 
@@ -149,7 +149,7 @@ def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
 
 
 def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
-    """Measure runs a second over equal cells: of a worker in its own process, and of the operator."""
+    """Measure the runs per second of a worker in its own process, and of the operator, over equal cells."""
     rates = {}
     write(db, cells)
     output = subprocess.run(

@@ -40,7 +40,7 @@ FULL: Final = 1 / 2
 PROCESSES: Final = 2
 PARAGRAPHS: Final = 2000
 TABLES: Final = {"documents": 16, "pages": 16, "serving": 16, "links": 32, "pointers": 32, "clusters": 32}
-"""Each table and its n: its oldest rows move to its base when it takes more than 1/n of the memory."""
+"""Each table and its n: if a table takes more than 1/n of the memory, its oldest rows move to its base."""
 
 
 def main() -> int:

@@ -164,7 +164,7 @@ class Trial:
         self._say(f"{db.base(self._model)}")
 
     def _changes(self, number: int) -> list[tuple[int, Row | None]]:
-        """Choose the changes of one writer, which owns 1 row in `WRITERS`, and apply them to the mirror."""
+        """Choose the changes of one writer, which owns every `WRITERS`-th row; apply them to the mirror."""
         chance = random.Random(self._seed * 1000 + number)
         most = len(self._source) // WRITERS
         changes: list[tuple[int, Row | None]] = []

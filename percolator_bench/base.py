@@ -1,15 +1,15 @@
-"""A typed table with a base, compared with plain Parquet of its rows, and with a table without a base.
+"""A typed table with a base, compared with a plain Parquet file of its rows, and with a table without a base.
 
 The rows are those of the suite ``tables``. After a flush they are cold: only the base has them. Later, one
-row in a hundred is updated, so the store has a part of this row. Spark reads the table by its own Parquet
-reader and by the source ``percolator``, all ten columns or one. Each of these rates is divided by that of
-plain Parquet in the same round.
+row in a hundred is updated, so the store has a part of this row. Spark reads the table by `read_table` and by
+the source ``percolator``, all ten columns or one. Each of these rates is divided by that of plain Parquet in
+the same round.
 
 Point reads are of random rows of the whole table, or of rows that are neighbours. The files are in the page
 cache, because they have just been written. Rounds of these reads alternate with rounds of the same reads of
 rows in the store. The rate of the latter is an upper bound, because a read of the base begins with a read of
-the store. A task makes all its reads in one snapshot, as many as in the suite ``micro``, unless the figure's
-name ends with "a snapshot each".
+the store. A task makes as many reads as in the suite ``micro``, all in one snapshot. If the figure's name
+ends with "a snapshot each", a task makes one read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _HOT: Final = 20_000
 """Each table whose rows are in the store has this many rows."""
 
 _PART: Final = 4
-"""This many tablets are flushed during commits, and as many again with a `_SHARE` of the store's time."""
+"""While clients commit, this many tablets are flushed at full speed, and as many with a `_SHARE` of the
+store's time."""
 
 _SHARE: Final = 0.2
 _SECONDS: Final = 5.0
@@ -73,7 +74,7 @@ _SEED: Final = 16
 
 
 class HotReading(Reading, name="hot_readings", partition=[Hash("id", buckets=16)]):
-    """Rows with the columns of the cold ones, in the store."""
+    """Hot rows: they have the same columns as the cold rows of `Reading`, but are in the store."""
 
 
 class _Hot(Table):
@@ -90,7 +91,7 @@ class WithoutBase(_Hot, name="hot", partition=[Hash("id", buckets=16)]):
 
 
 class Sparse(_Hot, name="sparse", partition=[Hash("id", buckets=16)]):
-    """Cold rows with even numbers."""
+    """Cold rows whose ids are even."""
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
@@ -217,7 +218,7 @@ class _Bench:
     def _points(  # noqa: PLR0917
         self, name: str, read: _Read, size: int, within: int, rounds: int, least: float = 5000
     ) -> Iterator[Figure]:
-        """Yield the rates of reads of cold and of hot rows in turn; each task does ``size`` reads."""
+        """Measure reads of cold and of hot rows in alternate rounds; each task makes ``size`` reads."""
         chance, count = random.Random(_SEED), _IN_FLIGHT if size == 1 else _GETS_IN_FLIGHT
         rates: dict[str, list[float]] = {"cold": [], "hot": []}
         for number in range(rounds):

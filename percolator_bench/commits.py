@@ -21,13 +21,13 @@ _PERCENT: Final = 0.99
 
 
 class Commits:
-    """The process: it commits while a call runs."""
+    """The process: it commits while `during` runs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def during(self, run: Callable[[], object]) -> float:
-        """Return the 99th percentile of the commits during a call, in milliseconds."""
+        """Call ``run``; return the 99th percentile of the commits' durations meanwhile, in milliseconds."""
         self._connection.send("begin")
         run()
         self._connection.send("end")

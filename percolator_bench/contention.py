@@ -49,7 +49,7 @@ _LIMIT: Final = 300.0
 """The worker has to finish within this many seconds."""
 
 _LOOK: Final = 0.002
-"""Seconds between two checks that it has finished."""
+"""Seconds between two checks if the worker has finished."""
 
 
 def _add_up(old: bytes | None, items: Sequence[bytes]) -> bytes:
@@ -101,7 +101,7 @@ WAYS: Final = (
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Measure transactions a second and the share of aborted attempts, by method and share of hot rows."""
+    """Measure transactions a second and the share of aborted attempts, by method and hot share."""
     with (
         shipped_chain("hot_rows") as chain,
         place("unix") as here,

@@ -1,4 +1,4 @@
-"""The contestants of the `micro` suite: each with its operations and numbers in flight."""
+"""The contestants of the `micro` suite: the operations of each, and how many of them are in flight."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Ours:
 
 
 def redis_threads(stack: ExitStack, here: Place, scale: Scale) -> dict[int, Threads[redis.Redis]]:
-    """For each number in flight the same number of threads, each with a client of its own."""
+    """Return that many threads for each of the `widths`. Each thread has its own client."""
     clients = [stack.enter_context(here.client()) for _ in range(scale.width)]
     return _by_width(stack, clients, scale)
 
@@ -256,7 +256,7 @@ def _by_width(stack: ExitStack, connections: Sequence[C], scale: Scale) -> dict[
     return {width: stack.enter_context(Threads(connections[:width])) for width in widths(scale)}
 
 
-# Ways to run operations, and their numbers.
+# Ways to run operations, and how many to run.
 
 
 def _piped(

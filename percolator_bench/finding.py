@@ -40,10 +40,10 @@ _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
 _ROWS_A_WRITE: Final = 100
 CLAIMS: Final = 10
-"""Claims in a round, which gives their median wall time and their mean CPU time."""
+"""The number of claims in a round, which yields their median wall time and their mean CPU time."""
 
 _ROUNDS: Final = 2
-"""The suite runs this many rounds for each round of the scale, because one takes only half a second."""
+"""The suite runs this many rounds, of only half a second each, for each round of the scale."""
 
 _SUITE: Final = "finding"
 

@@ -77,7 +77,7 @@ def count(t: ObserverTransaction, cell: Cell) -> None:
 
 
 class Done(NamedTuple):
-    """Duration and kills of a round, and the counts of the workers."""
+    """The duration and the kills of a round, and the counts of the observer's runs."""
 
     seconds: float
     kills: int
@@ -85,7 +85,7 @@ class Done(NamedTuple):
 
 
 def measure(scale: Scale) -> Iterator[Figure | Note]:
-    """Measure changes a second, kills, and repeated runs.
+    """Measure the rate of changes, the kills, and the repeated runs.
 
     Raises:
         PercolatorError: a total is wrong.
@@ -126,7 +126,7 @@ def run_workers(here: Place, workers: Workers, events: int) -> Done:
 
 
 def write_events(db: Database, numbers: range, keys: int) -> None:
-    """Write events with random keys, one a transaction."""
+    """Write events with random keys, each in its own transaction."""
 
     def write(number: int) -> None:
         with db.transaction() as t:

@@ -39,7 +39,7 @@ from percolator_core.observers import Chain, ObserverTransaction
 
 IDLE: Final = Target("at most", 5.0)
 HALF: Final = Target("at most", 50.0)
-"""Target of the medians, with one observer."""
+"""Targets of the median latency in ms with one observer: idle, and at half of the highest rate."""
 
 LENGTHS: Final = (1, 3, 10)
 """Lengths of the chains."""
@@ -60,7 +60,7 @@ _FIRST_RATE: Final = 2000.0
 
 _STEP: Final = 1.6
 CLOSE: Final = 1.1
-"""The search halves the gap between a sustained and a failed rate, until the gap is below this factor."""
+"""The search halves the gap between a sustained and a failed rate, until their ratio is below this."""
 
 TRIALS: Final = 14
 _WRITES_A_SECOND: Final = 400
@@ -131,7 +131,7 @@ def highest_rate(sustained: Callable[[float], bool], rate: float) -> float:
 
 
 class _Offered(NamedTuple):
-    """The outcome of a schedule: the latencies in milliseconds, and the share that was done at its end."""
+    """The outcome of a schedule: the latencies in ms, and the share of writes that was done at its end."""
 
     latencies: list[float]
     share: float
@@ -215,7 +215,7 @@ def chain_of_observers(transport: Transport, length: int) -> Iterator[_Line]:
         with workers_of(here, Chain.load(folder)) as workers:
             line = _Line(here, workers, length)
             line.offer([0.0])  # the first one warms up
-            # Only once, and not before each schedule: a Ctrl-C during the collection would be lost.
+            # Collect only once, not before each schedule: a Ctrl-C during a collection would be lost.
             gc.collect()
             yield line
 

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
     @property
     def target(self) -> Target | None:
-        """The target of some shapes: five columns of ordinary values, written once."""
+        """The target for five columns of ordinary values, written once; other shapes have none."""
         return COST if self.columns == 5 and self.size <= 100 and self.versions == 1 else None
 
     def __str__(self) -> str:

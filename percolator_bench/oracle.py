@@ -44,10 +44,10 @@ _PIPELINED: Final = 32
 """Requests under way at a time, as a hub sends them."""
 
 _HEAD_START: Final = 0.1
-"""Seconds until all processes begin, at the same moment."""
+"""All processes begin their work this many seconds after they are asked, at the same moment."""
 
 _START: Final = 1.5
-"""The same for the first work, because the processes are still starting."""
+"""This many seconds for the first work, because the processes are still starting."""
 
 Span = tuple[float, float, list[int]]
 """Begin and end of a process (`time.monotonic`, one clock for the machine), and its replies."""
@@ -199,7 +199,7 @@ def _callers(db: Database, callers: int, each: int) -> Span:
 
 
 def _request(url: str, batch: int, bunches: int, at: float) -> Span:
-    """Request many timestamps each; return the replies in their order."""
+    """Send requests for ``batch`` timestamps each; return the replies in their order."""
     db = _connected(url, at)
     store = db.store
     command = store.command(calls.timestamp(store.keyspace.oracle, store.keyspace.catalog, batch))

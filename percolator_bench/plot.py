@@ -44,7 +44,7 @@ _FAMILIES: Final = {
 """For each word, the colours of names that contain it; the last colours are for all other names."""
 _MARKERS: Final = "os^Dvp*X"
 _STYLES: Final = ("-", "--", ":", "-.")
-"""Line styles for the places, if a panel has several."""
+"""Line styles, one for each place (the transport or store, `Figure.place`) of a panel."""
 
 _A_ROW: Final = 3
 """This many panels of lines are side by side."""
@@ -58,7 +58,7 @@ _MOST_LINES: Final = 8
 _LOG_X: Final = 100.0
 _LOG_Y: Final = 30.0
 _LOG_RATIO: Final = 8.0
-"""If the ends of an axis are further apart than this factor, it is logarithmic."""
+"""An axis whose ends are further apart than this factor is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Panel:
 
     @property
     def places(self) -> list[str]:
-        """The places of the figures, in their order."""
+        """The places of the figures, in the order of the figures."""
         return list(dict.fromkeys(figure.place for figure in self.figures))
 
     def named(self, figure: Figure, name: str) -> str:
@@ -157,7 +157,7 @@ def _blocks(figures: Sequence[Figure]) -> list[tuple[float, _Render]]:
     """Return the parts of the picture for one suite, from top to bottom, each with its height in inches."""
     curves, rest = panels_of_lines(figures)
     blocks: list[tuple[float, _Render]] = []
-    # Each place begins a new row.
+    # Each place begins a new row of panels.
     for panels in _by(curves, lambda panel: tuple(panel.places)).values():
         for first in range(0, len(panels), _A_ROW):
             row = panels[first : first + _A_ROW]

@@ -53,7 +53,7 @@ class Contestant:
 
 
 def race(contestants: Mapping[K, Contestant], rounds: int) -> Rates[K]:
-    """Run every contestant to warm up, and then ``rounds`` times; every other round is reversed."""
+    """Run every contestant to warm up, and then in ``rounds`` rounds; the order is reversed each time."""
     rates: Rates[K] = Rates({name: [] for name in contestants})
     order = list(contestants)
     first = _FIRST
@@ -77,7 +77,7 @@ def race(contestants: Mapping[K, Contestant], rounds: int) -> Rates[K]:
 
 @contextmanager
 def _old_objects_set_aside() -> Iterator[None]:
-    """Freeze existing objects, so that garbage collection between the turns is cheap."""
+    """Freeze existing objects, so that Python's garbage collection between the turns is cheap."""
     gc.freeze()
     try:
         yield

@@ -19,7 +19,7 @@ SparkSession: TypeAlias = Any
 """A session of Spark: only `percolator_core.spark` imports pyspark."""
 
 _ROUND: Final = 2
-"""The suites here run one round for this many of others: they read a million rows several times."""
+"""The Spark suites run one round for this many rounds of other suites: a round reads a million rows often."""
 
 
 def with_spark(

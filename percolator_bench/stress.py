@@ -4,8 +4,8 @@ Random integers are inserted as leaves of a bitwise trie, and observers count th
 (`percolator_bench.trie`). Each insert and each run of an observer is a transaction. The count at the root
 must be the number of distinct integers, which is the size of a Python set. A lost notification, or a run
 whose writes are lost or doubled, makes the count wrong. First there is a large load, then small batches, in
-which a tenth of the integers exist already. After each batch the root is compared, and at the end every
-level.
+which a tenth of the integers exist already. After each batch the count at the root is compared with the set,
+and at the end the count of every level.
 
 The suite runs with one and with two worker processes, each in a store of its own; this process is the loader.
 All 8 levels are counted, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds their
@@ -94,7 +94,7 @@ class _Round:
 
     @property
     def conflicts(self) -> float:
-        """The share of attempts that conflicted, of all attempts of these transactions."""
+        """The share of conflicts in all attempts of the first load's inserts and runs."""
         lost = self.load.attempts - self.load.inserts + self.runs.conflicts
         return lost / (self.transactions + lost)
 

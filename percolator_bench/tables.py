@@ -1,9 +1,9 @@
 """A typed table of a million rows and ten columns, written and read by Spark.
 
-The rows are generated once as Parquet files, which are also the peer: the same query runs over the table and
-the files, in turn. It computes a count and a sum. Spark's Python data sources do not prune columns, so a
-query reads all ten, unless an option of the source names them. The filter selects one row in a hundred, and
-is evaluated by Spark, or by the store if an option of the source requests it.
+The rows are generated once as Parquet files, which are also the peer: the same query, a count and a sum, runs
+over the table and the files, in turn. Spark's Python data sources do not prune columns, so a query reads all
+ten, unless an option of the source names fewer. The filter selects one row in a hundred, and is evaluated by
+Spark, or by the store if an option of the source requests it.
 
 At the end another process updates single rows at a fixed rate, first alone and then while the table is read
 again and again. Each result is compared with the same snapshot, read once more after the updates: if one
@@ -48,7 +48,7 @@ _CHANGED: Final = 100
 """The second write updates one row in this many."""
 
 RATE: Final = 5000
-"""Updates a second of the other process."""
+"""The other process makes this many updates a second."""
 
 _UPDATERS: Final = 64
 """Updates in flight."""
@@ -299,13 +299,13 @@ class _Updates:
         self.connection.send("begin")
 
     def end(self) -> float:
-        """Return updates a second since `begin`."""
+        """Return the number of updates per second since `begin`."""
         self.connection.send("end")
         rate: float = self.connection.recv()
         return rate
 
     def rate(self, seconds: float) -> float:
-        """Measure updates a second, for ``seconds`` seconds."""
+        """Measure for ``seconds`` seconds; return the number of updates per second."""
         self.begin()
         time.sleep(seconds)
         return self.end()

@@ -1,8 +1,8 @@
 """Pages a second through the whole chain of the shipped web index, from their load to the full-text index.
 
-The pages are generated: words by Zipf's law in some sentences, and about thirteen links each. As in a crawl,
-few pages have many links. A third of the links stay on the page's own site; the others lead anywhere, mostly
-to popular pages. Most targets are never loaded.
+The pages are generated: each has some sentences of words by Zipf's law, and about thirteen links. As in a
+crawl, few pages have many links. A third of the links stay on the page's own site; the others lead anywhere,
+mostly to popular pages. Most targets are never loaded.
 
 Each page is loaded by a transaction of its own, many in flight, while the worker processes work. The time is
 from the first load until no notification is left. Then the checker of the application, a separate program,
@@ -52,7 +52,7 @@ _MEAN_LINKS: Final = 13.6
 """Mean number of links, before links to the same page are merged."""
 _MOST_LINKS: Final = 120
 _KNOWN: Final = 4
-"""Links lead to this many times as many pages as are loaded: most of them are never loaded."""
+"""Links lead to this many times the number of loaded pages: most targets are never loaded."""
 
 _SITE: Final = 40
 """Pages of a site."""
@@ -184,7 +184,7 @@ _Words = Callable[[int], list[str]]
 
 
 def _vocabulary(chance: random.Random) -> _Words:
-    """Return a function that draws words of 2 to 4 syllables, the n-th word in proportion to 1 / n."""
+    """Return a function that draws words of 2 to 4 syllables; the n-th is drawn in proportion to 1 / n."""
     syllables = [a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou")]
     words = ["".join(chance.choices(syllables, k=chance.randint(2, 4))) for _ in range(_WORDS)]
     sums = list(itertools.accumulate(1 / (number + 1) for number in range(_WORDS)))

@@ -27,7 +27,7 @@ class Concurrency:
         return self._running().submit(fn, *args)
 
     def map(self, fn: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:
-        """Yield ``fn(item)`` for each item, in order. Items are read step by step, so they may be endless."""
+        """Yield ``fn(item)`` in the items' order. Items are read step by step, so they may be endless."""
         hub = self._running()
         pending: list[Future[T]] = []
         for item in items:

@@ -37,7 +37,7 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""A function runs again at most this many seconds after a conflict; the pause doubles up to this limit."""
+"""The longest pause, in seconds, between a conflict and the next attempt; it doubles up to this limit."""
 
 
 def connect(

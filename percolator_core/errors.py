@@ -89,10 +89,10 @@ class TransactionConflict(PercolatorError):
     """The transaction aborted and wrote nothing; run it again with a fresh snapshot.
 
     ``reason`` is ``"newer commit"`` (another client committed to the cell after this snapshot), ``"locked"``
-    (another client is committing to it now), ``"table changed"`` (the table was changed or dropped since),
-    ``"rolled back"`` (by another client), or ``"failed over"`` (the server where the transaction began was
-    replaced, and data that the transaction read may be lost). The message abbreviates a long ``row`` or
-    ``column``.
+    (another client is committing to it now), ``"table changed"`` (since the snapshot the table was dropped,
+    or its definition was changed), ``"rolled back"`` (by another client), or ``"failed over"`` (the server
+    where the transaction began was replaced, and data that the transaction read may be lost). The message
+    abbreviates a long ``row`` or ``column``.
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
@@ -149,7 +149,8 @@ class CommitUndetermined(PercolatorError):
 class SnapshotTooOld(PercolatorError):
     """The snapshot is below the safe point; read a newer one.
 
-    Garbage collection has passed it, or the table or a column was dropped, or the table was created later.
+    Garbage collection has passed the snapshot, or the table was created later, or the table or a column was
+    dropped later.
     """
 
 

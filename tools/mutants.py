@@ -141,7 +141,7 @@ def read(patch: Path) -> Mutant:
 
 
 def mutants(names: Sequence[str] = ()) -> list[Mutant]:
-    """All mutants by name, or those whose names are, or begin with, one of ``names``."""
+    """The mutants whose names begin with one of ``names``, by default all; sorted by name."""
     found = [read(path) for path in sorted(FOLDER.glob("*.patch"))]
     return [one for one in found if not names or one.name.startswith(tuple(names))]
 
@@ -222,7 +222,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def examine(chosen: Sequence[Mutant], progress: Progress) -> list[Verdict]:
-    """Judge mutants, some at a time; first see that their tests pass without them."""
+    """Check that the tests pass without the mutants, then judge the mutants, several at a time."""
     tests = sorted({test for mutant in chosen for test in mutant.tests})
     bar = progress.add_task("the tests as they are", total=len(chosen))
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
@@ -282,7 +282,9 @@ def legend(chosen: Sequence[Mutant]) -> Table:
 def main() -> int:
     """Examine the mutants; 0 if all were caught."""
     parser = argparse.ArgumentParser(description="Plant known bugs, and check that a test catches each bug.")
-    parser.add_argument("names", nargs="*", help="mutants, or letters of them; all if none is named")
+    parser.add_argument(
+        "names", nargs="*", help="mutants such as a1, or a for all whose names begin with a; default: all"
+    )
     parser.add_argument(
         "--list", action="store_true", help="print the promise of each letter and its mutants, and end"
     )

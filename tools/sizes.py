@@ -1,7 +1,7 @@
 # ruff: noqa: INP001
 """Fail if a module has over 400 lines, or a function over 50.
 
-``tools/lint.sh`` runs it over the packages, ``sizes.py FOLDER...`` over other folders. A function's lines
+``tools/lint.sh`` checks the packages with it; ``sizes.py FOLDER...`` checks other folders. A function's lines
 include its signature and nested functions, but not its docstring, which describes each argument and error.
 Tests are not measured.
 """

@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
-    """Replace the marks of a page by tables. Called by mkdocs for every page.
+    """Replace the ``<!-- keys`` lines of a page by tables. Called by mkdocs for every page.
 
     It also ranks the page in the site's search: guides come before reference pages.
     """

@@ -1,7 +1,7 @@
 """Parse a page: list the resources that it names, and index the page under each of them.
 
-The observer is woken by ``pages.html``. It wakes the render even without a change, because a render that
-finds unparsed HTML does nothing and relies on this wake-up.
+The observer is woken by ``pages.html``. It wakes the observer ``render`` even if nothing has changed, because
+a run of ``render`` that finds unparsed HTML does nothing and relies on this wake-up.
 """
 
 from __future__ import annotations

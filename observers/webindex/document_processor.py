@@ -92,7 +92,7 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
 
 
 def _write_pointer(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page: Page | None) -> None:
-    """Write the cell that wakes ``cluster``, and the reverse row by which it finds the affected pages."""
+    """Write the cell that wakes ``cluster``, and the reverse row by which ``cluster`` finds the page."""
     pointer = page.pointer.encode() if page is not None else None
     if pointer == old.get("pointer"):
         return

@@ -28,7 +28,7 @@ _GUESSED: Final = (
 """The guess chooses among these encodings; with more candidates it is often wrong."""
 
 _TOLERATED: Final = 0.01
-"""The highest share of undecodable characters for a declared charset: some pages have broken characters."""
+"""A declared charset is used up to this share of undecodable characters, because some pages have a few."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -41,7 +41,7 @@ _DECLARED: Final = re.compile(
 _XML_DECLARED: Final = re.compile(rb"""\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([A-Za-z0-9._:-]{1,40})""")
 _HEADER: Final = re.compile(r"""charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
 
-# Browsers read these names as supersets, because pages use the characters of the supersets.
+# Browsers decode these charsets as supersets of them, because pages use the characters of the supersets.
 _READ_AS: Final = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",

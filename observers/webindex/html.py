@@ -43,7 +43,7 @@ class HtmlPage:
 
 def read_html(markup: str) -> HtmlPage:
     """Parse HTML, even broken HTML. White space and links are not normalised."""
-    # Tags that are not closed may be nested; a page with too many of them loses its structure.
+    # Each tag that is not closed may add a level of depth; a page with too many of them loses its structure.
     if markup.count("<") - 2 * markup.count("</") > _TOO_DEEP:
         markup = _STRUCTURE.sub("\n", markup)
     tree = LexborHTMLParser(_BLOCK.sub("\n<", markup))

@@ -25,8 +25,7 @@ MAX_TARGETS: Final = 5_000
 
 MAX_ANCHOR: Final = 100
 MAX_ANCHORS_A_LINK: Final = 8
-"""The largest number of characters of an anchor text, and of distinct anchor texts from one page to
-another."""
+"""Limits of the characters of an anchor text, and of the distinct anchor texts from one page to another."""
 
 Kind = Literal["html", "markdown", "restructured", "plain", "binary"]
 
@@ -74,7 +73,7 @@ class Page:
 
 
 def is_page(row: bytes) -> bool:
-    """Return True if the row key can be a page: it must be printable; NUL separates parts of keys."""
+    """Return True if the row key can be a page: printable, so without NUL, the separator in keys."""
     try:
         return row.decode().isprintable() and row != b""
     except UnicodeDecodeError:

@@ -36,7 +36,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     assert fingerprint is not None, "an indexable page has content"
     before = Entry.decode(old) if old is not None else None
     if before is not None and before.fingerprint == fingerprint:
-        # The contents are the same, so the title and the stored text are the same.
+        # The entry already has this content, so the title and the stored text stay the same.
         title = before.title
     else:
         value = t.get("pages", shown.url, "content")

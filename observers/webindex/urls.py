@@ -81,7 +81,7 @@ def _split(url: str) -> Parts:
     assert match is not None, "every text matches"
     scheme, authority, path, query = match.groups()
     if scheme is not None and not _SCHEME.fullmatch(scheme):
-        # A colon in the first segment of a relative path.
+        # This colon is in the first segment of a relative path.
         return Parts("", None, f"{scheme}:{path}", query or "")
     scheme = (scheme or "").lower()
     if "\\" in url and (not scheme or scheme in _SLASHED):

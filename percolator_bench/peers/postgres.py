@@ -116,7 +116,7 @@ def connect(
     """
     import psycopg
 
-    # As defaults of the session they need not be repeated in each BEGIN, and apply to single statements, too.
+    # As defaults of the session, the settings also apply to single statements, and no BEGIN repeats them.
     options = (
         r"-c default_transaction_isolation=repeatable\ read"
         f" -c synchronous_commit={'on' if synchronous_commit else 'off'}"
@@ -178,8 +178,8 @@ def _identity() -> dict[str, Any]:
 
 
 def _make_cluster(programs: Path, folder: Path, identity: dict[str, Any]) -> None:
-    # Only the server's user (and root) can open the folder, and so its socket: trust is safe there. Not
-    # synced: the folder lives only as long as the server, and need not survive a crash.
+    # Only the server's user (and root) can open the folder, and so its socket, so --auth=trust is safe.
+    # --no-sync: the folder lives only as long as the server, and need not survive a crash.
     options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", f"--username={_ROLE}"]
     done = subprocess.run(
         [programs / "initdb", *options, f"--pgdata={folder / 'data'}"],

@@ -1,7 +1,7 @@
 """Redis's own transactions, WATCH, MULTI and EXEC, through redis-py: optimistic, on one server.
 
 If a watched key changes before EXEC, EXEC fails with `redis.WatchError`; the transaction then runs again as a
-whole, and is counted.
+whole, and the repetition is counted.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ orders and publishes prices. This benchmark has, per 71 transactions:
 trade order           10  reads the customer's terms, the account's cash, the price and the holding; adds a
                           pending trade
 trade result          10  executes it: the trade, the account's cash, the holding, a new cash transaction
-market watch          18  the change of a watch list of 100 securities since the last close
-customer position     13  cash and worth of five accounts with ten holdings each; every other one shows the
-                          newest ten trades of an account, too
+market watch          18  the change in the worth of the 100 securities of a watch list since the last close
+customer position     13  cash and worth of five accounts with ten holdings each; every second customer
+                          position also has the newest ten trades of an account
 trade status          19  the newest 50 trades of an account
 market feed            1  new price and volume of 20 securities
 ====================  ==  ===================================================================================
@@ -19,7 +19,7 @@ watch list, the tickers of a feed, and 685 securities for 1000 customers. The nu
 scale. Simplifications:
 
 - As in the paper, a trade result does not add to its broker's commission, which is in a row that a hundred
-customers share. There are no brokers, and so no broker volume.
+  customers share. There are no brokers, and so no broker volume.
 - Security detail, trade lookup and trade update are left out.
 - Orders are market orders; the same client executes each right after it was placed. Customers are drawn
   evenly, and a market watch always reads the watch list. There are no taxes. A holding is one number, not a

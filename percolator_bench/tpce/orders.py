@@ -11,7 +11,7 @@ from percolator_bench.tpce.workload import Brokerage, Item
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The store, its address, and the number of items at a time: as tasks of one thread, or in threads.
+    """The store, its address, and how many items run at a time, as tasks of one thread or in threads.
 
     ``store`` is "percolator" or "postgres"; ``address`` is its URL or conninfo. Each thread has a connection.
     """

@@ -10,7 +10,7 @@
 
 Numbers that are written together are in one cell, packed: an account's cash and holdings, since each trade
 result writes both. A row of trades or payments has the entries of one day, because it would otherwise grow
-without end; a run is a day.
+without end; a run of the benchmark counts as one day.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Brokerage:
 
     @property
     def first_trade(self) -> int:
-        """The smallest number of a trade that is not part of the initial data."""
+        """The number of the first trade after the initial data."""
         return self.customers * ACCOUNTS * HISTORY
 
     def accounts(self) -> range:
@@ -135,7 +135,7 @@ class Brokerage:
             yield self._trade(chosen, number, account)
 
     def items(self, seed: str, first_trade: int) -> Iterator[Item]:
-        """Yield the actions of customers and market, without end; trades count from ``first_trade``."""
+        """Yield the actions of customers and market, without end, with trades from ``first_trade`` on."""
         chosen = random.Random(seed)
         numbers = itertools.count(first_trade)
         kinds = (Trade, MarketWatch, CustomerPosition, TradeStatus, MarketFeed)

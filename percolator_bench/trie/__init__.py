@@ -33,8 +33,8 @@ _BITS: Final = 64
 class Shape:
     """A trie: its name, the number of bits that each level adds, and the level of its roots.
 
-    ``stop`` is from 0, for a single root, to the level above the leaves. The closer it is to the leaves, the
-    more roots there are, and the fewer children write to each.
+    ``stop`` is the level of the roots: 0 for a single root, at most the level above the leaves. The closer it
+    is to the leaves, the more roots there are, and the fewer children write to each.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Shape:
     def __post_init__(self) -> None:
         if self.bits not in WIDTHS or not 0 <= self.stop < self.levels:
             raise ValueError(
-                f"bits is one of {WIDTHS} and stop 0 or more and above the leaves, not {self.bits} "
-                f"and {self.stop}"
+                f"bits is one of {WIDTHS}, and stop is from 0 to the level above the leaves: not bits "
+                f"{self.bits} with stop {self.stop}"
             )
 
     @property

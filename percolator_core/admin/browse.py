@@ -43,10 +43,10 @@ _AT_ONCE: Final = 8
 """One request reads at most this many tablets: those whose scans are the furthest behind."""
 
 _LOOKED_AT: Final = 512
-"""Rows that one step reads in a tablet of a raw table with conditions."""
+"""With conditions, one step reads this many rows in a tablet of a raw table."""
 
 _LOOKED_AT_TOGETHER: Final = 4_096
-"""Rows that the first step reads in all tablets together."""
+"""The first step reads this many rows in all tablets together."""
 
 _FEW_ENTRIES: Final = 5_000
 """An index with at most this many matching entries is read and sorted for each page."""

@@ -40,7 +40,7 @@ _COUNTED_AT_ONCE: Final = 500
 """One request counts the cells of at most this many places."""
 
 _CHANGED_AT_ONCE: Final = 500
-"""Cells that one request retries or discards."""
+"""One request retries or discards at most this many cells."""
 
 _LISTED_AT_ONCE: Final = 200
 
@@ -51,7 +51,7 @@ _CURSORS: Final = 2**64
 """Cursors of Redis are numbers below this; Redis refuses any other."""
 
 _LONGEST_MARK: Final = 200
-"""Marks of more bytes are shortened in a cursor: column names and row keys have up to 64 KiB."""
+"""A longer mark (in bytes) is shortened in a cursor: column names and row keys have up to 64 KiB."""
 
 _MARKS_BYTES: Final = 2_000
 """A cursor has at most this many bytes of marks, because servers and proxies accept URLs of 8 KiB."""
@@ -72,7 +72,7 @@ class FailedCell:
 
 
 class _Place(NamedTuple):
-    """An observer's cells in one tablet. Pages list the places in this order."""
+    """An observer's cells in one tablet. Pages list the places by observer, table and tablet number."""
 
     observer: str
     table: str
@@ -83,10 +83,10 @@ class _Place(NamedTuple):
 class _Position:
     """The end of a page: a place, its scan's cursor (None after the scan), and cells found but not shown.
 
-    A scan returns more cells than were requested. The ``marks`` of these extra cells are part of the
-    position, and the scan continues behind them. If a scan returns all cells of a place at once, hundreds of
-    marks would be too long for a URL. Then the cells are sorted by their marks, and ``after`` is the last
-    mark shown (see `_sort_key`).
+    A scan may return more cells than were requested. The ``marks`` of these extra cells are part of the
+    position: the next page begins with them, then the scan continues. But if a scan returns all cells of a
+    place at once, hundreds of marks would be too long for a URL. Then the cells are sorted by their marks,
+    and ``after`` is the last mark shown (see `_sort_key`).
     """
 
     place: _Place
@@ -336,7 +336,7 @@ class _Pages:
         self.cursor: str | None = None
 
     def after(self, position: _Position | None, limit: int) -> list[FailedCell]:
-        """Return the next cells behind a position; None is the beginning. Set ``cursor``."""
+        """Return the next cells after a position; None is the beginning. Set ``cursor``."""
         at = 0 if position is None else bisect_left(self._places, position.place)
         if position is None or at == len(self._places) or self._places[at] != position.place:
             position = self._start(at)  # the table of that place was dropped
@@ -374,9 +374,9 @@ class _Pages:
         return None
 
     def _take(self, position: _Position, wanted: int) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Return about ``wanted`` cells of a place, as mark and record, and move the position behind them.
+        """Return about ``wanted`` cells of a place, as mark and record, and move the position past them.
 
-        The second result is True if these are all remaining cells of the place, in order.
+        The second result is True if these are all remaining cells of the place, sorted by `_sort_key`.
         """
         key = self._keys[bisect_left(self._places, position.place)]
         if position.marks:

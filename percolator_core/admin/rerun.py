@@ -11,8 +11,8 @@ conflicts with the deletion or does not clear the mark. So each cell gets a run 
 deletion.
 
 A flush moves only cells without a mark to the base, and drops their acknowledgements. So a cell of the base
-counts as observed if it has no acknowledgement. To change this, a rerun writes a deletion of the
-acknowledgement, which stays in the store until the next run.
+counts as observed if it has no acknowledgement. So that it no longer counts, a rerun writes a version that
+deletes the acknowledgement. This version stays in the store until the next run.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def rerun(
         where: conditions that a cell must meet, all of them: texts such as ``revision < 2``, ``row ^= 'doc-'
             and language = 'en'`` and ``page_rank > 0.5``, or predicates, ``Document.page_rank > 0.5``.
         limit: the greatest number of cells to choose, 1 or more.
-        rate: the greatest number of cells to choose a second, above 0.
+        rate: the greatest number of cells to choose per second, above 0.
         dry_run: only count.
         progress: called with the counts after each batch. If it raises, the rerun ends between two batches.
 
@@ -185,7 +185,7 @@ class _Pace:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit is 1 or more, not {self.limit}")
         if self.rate is not None and not self.rate > 0:
-            raise ValueError(f"rate is a number of cells a second above 0, not {self.rate}")
+            raise ValueError(f"rate is a number of cells per second, above 0, not {self.rate}")
 
 
 class _Rerun:

@@ -34,7 +34,7 @@ Asked: TypeAlias = str | Predicate
 class RowFilter(Protocol):
     """A filter for the rows of one table.
 
-    ``columns`` are the encoded columns that the filter reads. Rows that meet the filter are in ``ranges``.
+    ``columns`` are the encoded columns that the filter reads. Only rows in ``ranges`` can meet it.
     """
 
     columns: tuple[bytes, ...]

@@ -41,8 +41,8 @@ LARGEST: Final = 4 << 20
 """A value is read only if it has at most this many bytes."""
 
 _TOGETHER: Final = 8 << 20
-"""The limit of bytes that are read: of all versions of one cell, and of `_FEWEST` versions of each cell
-together. The bytes are estimated from the size of the newest versions."""
+"""A limit for the bytes that are read: for all versions of one cell, and for the sum over all cells of
+`_FEWEST` versions each. The bytes are estimated from the size of the newest versions."""
 
 _FEWEST: Final = 2
 """If any version of a cell is read, at least this many are read, however large they are."""
@@ -53,11 +53,11 @@ class CellHistory:
     """A cell with versions or with a lock.
 
     ``versions`` has committed versions, newest first; ``more`` is True if older ones are known. ``version``
-    is the version that a reader at that time sees; it may be older than all of ``versions``. It is None if
-    the cell did not exist yet, or if the cell is ``unsettled``: its version depends on a lock. ``size`` is
-    the size of the newest value in bytes. If the value is larger than `LARGEST`, or the row too large,
-    ``unread`` is True and no version is known. ``locked`` is True if a transaction is committing to the cell,
-    or its client died during the commit.
+    is the version that a reader at the requested time sees; it may be older than all of ``versions``. It is
+    None if the cell did not exist yet, or if the cell is ``unsettled``: its version depends on a lock.
+    ``size`` is the size of the newest value in bytes. If the value is larger than `LARGEST`, or the row too
+    large, ``unread`` is True and no version is known. ``locked`` is True if a transaction is committing to
+    the cell, or its client died during the commit.
     """
 
     column: str
@@ -86,7 +86,7 @@ class RowHistory:
 
     @property
     def exists(self) -> bool:
-        """True if the row exists at that time, according to the versions that were read."""
+        """True if the row exists at ``at``, according to the versions that were read."""
         if self.marker:
             version = seen_at(self.marker, self.at)
             return version is not None and version.value is not None
@@ -115,13 +115,13 @@ def row_history(
         row: the row's key.
         at: a timestamp (µs); None is now.
         columns: only these.
-        after: only columns behind this one. Columns of a typed table are in the order of its definition.
+        after: only columns after this one. Columns of a typed table are in the order of its definition.
         limit: the greatest number of columns.
         versions: the greatest number of versions of each column, 1 or more.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
-        SnapshotTooOld: garbage collection has passed that time, or the table was dropped or created after it.
+        SnapshotTooOld: garbage collection has passed ``at``, or the table was dropped or created after it.
         StoreUnavailable: the store does not answer.
         BaseDamaged: a file of the table's base is missing or damaged.
         ValueError: the row is no key of the table.
@@ -155,7 +155,7 @@ def columns_of(db: Database, table: str, row: str | bytes) -> list[str]:
 
 
 def seen_at(versions: Sequence[Version], at: int) -> Version | None:
-    """Return the version that a reader at that time sees; ``versions`` are newest first."""
+    """Return the version that a reader at ``at`` sees; ``versions`` are newest first."""
     return next((version for version in versions if version.commit_ts <= at), None)
 
 

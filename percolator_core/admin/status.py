@@ -69,8 +69,9 @@ class ObserverStatus:
     they are leased or wait for a retry. ``oldest`` is the number of seconds for which the oldest of the other
     dirty cells has been due, None if there is none. ``failed`` counts its cells in quarantine. ``active`` is
     True if writers set marks for it: the first worker of the chain activates it. ``revision`` is the revision
-    of its code in the chain, None without a chain. ``ran`` and ``failures`` count the runs of all workers
-    that committed and that raised, approximately (`percolator_core.notifications.counts`).
+    of its code in the chain, None without a chain. ``ran`` and ``failures`` are the approximate numbers of
+    runs, of all workers, that committed and that raised an exception
+    (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -87,7 +88,7 @@ class ObserverStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The servers with data. Memory in bytes, of all servers; ``memory_limit`` is 0 if one has no limit."""
+    """The servers with data. Memory in bytes, of all servers; ``memory_limit`` is 0 if a server has none."""
 
     url: str
     version: str

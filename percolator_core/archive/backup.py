@@ -7,8 +7,8 @@ which are cells like any other. So a restored chain runs for exactly the changes
 Tablets are read one by one, from one pinned snapshot. If nothing in a tablet has changed since the last
 backup, the new manifest names the files of that backup. Otherwise the changed cells are written, until a
 tablet has 8 row sets of changed cells, or these are more than half as large as the other row sets: then all
-cells are written. If garbage collection has passed the last backup, all cells are read, and only the row sets
-whose cells have changed are written.
+cells are written. If the safe point is above the timestamp of the last backup, all cells are read, and only
+the row sets whose cells have changed are written.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class _Run:
             try:
                 made = last.with_deltas(write_cells(since))
             except SnapshotTooOld:
-                pass  # garbage collection has passed the last backup: all cells are read
+                pass  # the last backup is below the safe point: all cells are read
         if made is None:
             found = write_cells(0)
             made = TabletFiles(tuple(found.values()), tuple(found), len(found))
@@ -242,7 +242,7 @@ class _Run:
 
 
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
-    """Return only the cells of a row that garbage collection would keep, so that it changes no row sets.
+    """Leave out the cells of a row that a garbage collection drops: else each collection changes row sets.
 
     A collection drops deletions that all observers have processed, and acknowledgements of dropped cells.
     """

@@ -1,7 +1,7 @@
 """A table in the format of Delta Lake, written by ``deltalake``: a folder of Parquet files and a log.
 
-A call adds one version or none. It writes the entry of the log last, and only if no other writer has written
-an entry of that number. No reader uses files without an entry.
+A call adds one version or none. It writes the version's entry in the log last, and only if no other writer
+has written one with the same number. No reader uses files without an entry.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OpenTable:
         Raises:
             Overtaken: another version was written since this object was made.
             StoreUnavailable: the files cannot be written.
-            Others: those of ``batches``.
+            Other errors: ``batches`` raised them.
         """
         import pyarrow as pa
 
@@ -116,7 +116,7 @@ class OpenTable:
         timestamp: int,
         about: dict[str, str],
     ) -> None:
-        """Write a version in which some rows of the last one are changed, added, or removed.
+        """Write a version in which some rows of the previous version are changed, added, or removed.
 
         ``batches`` have `REMOVED` after the columns of ``schema``, and each key once. Raises as `replace`.
         """
@@ -249,7 +249,7 @@ def uri_and_options(url: str) -> tuple[str, dict[str, str]]:
             scheme = given.get("scheme", "https")
             options["aws_endpoint_url"] = f"{scheme}://{given['endpoint_override']}"
             options["aws_allow_http"] = str(scheme == "http").lower()
-        # The object store then writes an entry of the log only if it has none of that number.
+        # With this the object store refuses an entry of the log if it has one with the same number.
         options["conditional_put"] = "etag"
     return f"{found.scheme}://{host}{found.path}", options
 

@@ -57,7 +57,7 @@ class Marks:
             self._found.setdefault((observer.decode(), encode_mark(column, row)), None)
 
     def may_have(self, row: bytes, column: bytes) -> bool:
-        """Return False if the cell was certainly not dirty at the timestamp; call `add_later` before."""
+        """Return False if the cell was certainly not dirty at the timestamp; call `add_later` first."""
         mark = encode_mark(column, row)
         return any((observer, mark) in self._found for observer in self._observers)
 

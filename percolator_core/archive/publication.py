@@ -1,8 +1,8 @@
 """Publications: consistent versions of one table for programs that do not know this library.
 
 A version is written from a pinned snapshot, in batches. The first version is full: all rows are written. If
-garbage collection has kept all versions and deletions since the previous version, the next one is
-incremental: only the rows that have changed in between are written.
+garbage collection has kept all changes since the previous publication, the next version is incremental: only
+the rows that have changed in between are written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Publishing:
         """Write a table, as of one time, as a version of a Delta Lake table, while clients write to it.
 
         DuckDB, Polars, Spark and others read the versions without this library. After the first version only
-        changed rows are written, if garbage collection has kept the versions since the last publication. If
+        changed rows are written, if garbage collection has kept all changes since the last publication. If
         the columns have changed, all rows are written. A crash leaves the last version as it was.
 
         Args:
@@ -88,7 +88,7 @@ class Publishing:
                 ``column``, ``commit_time`` and ``value``.
             url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. Each table needs
                 a URL of its own.
-            keep: an age. First remove the files that are used only by versions above this age; the versions
+            keep: an age. First remove the files that are used only by versions older than this; the versions
                 of the last hour always stay. None removes no file.
             progress: takes the number of rows read so far.
 
@@ -131,7 +131,7 @@ class _Publication:
         self._rows = 0
 
     def run(self, begun: float) -> Published:
-        """Write a version. Raises Overtaken, and as `Publishing.publish`."""
+        """Write a version. Raises Overtaken, and the errors of `Publishing.publish`."""
         with Snapshot(self._client) as snapshot:
             at, last = snapshot.start_timestamp, self._target.timestamp
             if last >= at:

@@ -34,7 +34,7 @@ from percolator_core.scripts import calls
 
 _STEP_CELLS: Final = 1000
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one call that writes cells: a script blocks all other clients."""
+"""The limits of one call that writes cells: its script blocks all other clients."""
 
 _FLUSH_BYTES: Final = 64 << 20
 """While a table with a base is restored, its rows are flushed whenever this many bytes were written."""

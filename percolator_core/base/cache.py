@@ -89,8 +89,8 @@ class ByteCache(Generic[T]):
     ) -> Mapping[Hashable, T]:
         """Return the values of ``keys``, as `get`; ``load`` is called once with the keys that are not here.
 
-        Calls with the same ``queue`` load one after another. If the load of other keys fails, a waiting call
-        loads its own.
+        Calls with the same ``queue`` load one after another. If such a load of other keys fails, a call that
+        waited for it loads its own keys.
         """
         mine: _Loading[T] = _Loading()
         found: dict[Hashable, T] = {}

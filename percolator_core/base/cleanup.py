@@ -1,7 +1,7 @@
 """Remove those files of a tablet that no reader needs any more.
 
 A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
-stay, and those of each manifest that was replaced after a given time.
+stay, and so do those of each manifest that was replaced since a given moment.
 
 A maintainer writes row sets before a manifest names them, so a file that no manifest names may be new.
 Therefore a manifest with the same content and a new number is published before any file is removed. After
@@ -58,7 +58,8 @@ def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since:
 def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
     """Yield the names of the manifests that were replaced at or after ``since``.
 
-    Manifest n is replaced by manifest n + 1, after the file of manifest n + 1 was written.
+    The file of manifest n + 1 is written just before manifest n is replaced, so its time counts as the time
+    of the replacement.
     """
     numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
     written: dict[int, float] = {}

@@ -37,7 +37,7 @@ _CACHE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of the manifest's entries that are to be merged, and the gain per byte written.
+    """The entries to merge, by their positions in the manifest, and the gain per byte written.
 
     ``gain`` grows with the number of runs and removed rows that disappear.
     """
@@ -69,7 +69,7 @@ def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
 
 
 def _all(manifest: Manifest) -> tuple[int, ...]:
-    """Return the numbers of all entries; none if they are one run and at most twice as many as needed."""
+    """Return the positions of all entries; none if they are one run and at most twice as many as needed."""
     entries = manifest.entries
     fewest = sum(map(_size, entries)) / ROW_SET_BYTES + 1
     gains = manifest.height > 1 or len(entries) > 2 * fewest
@@ -88,7 +88,7 @@ def _small_runs(manifest: Manifest, runs: Sequence[Sequence[int]]) -> tuple[int,
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[int]]:
-    """Divide the entries into as few runs as possible; return the numbers of the entries of each run."""
+    """Divide the entries into as few runs as possible; return the positions of the entries of each run."""
     runs: list[list[int]] = []
     for number in sorted(range(len(entries)), key=lambda number: entries[number].row_set.low):
         fitting = (run for run in runs if entries[run[-1]].row_set.high < entries[number].row_set.low)

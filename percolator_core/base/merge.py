@@ -199,7 +199,7 @@ class _GroupRows(_Rows):
             self.exists[positions[removed]] = False
 
     def spread(self, name: str) -> Spread | None:
-        """Return the spread of a column's values."""
+        """Return the bounds of a column's values in these rows."""
         column = self._definition.column(name)
         stored = column_name(column)
         if self._group.has_column(stored):

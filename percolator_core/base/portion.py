@@ -1,4 +1,4 @@
-"""A portion of the rows that a flush moves, in arrays that have no Python object for each cell.
+"""A portion of the rows that a flush moves: arrays, without a Python object for each cell.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -21,13 +21,13 @@ from percolator_core.tables.arrow_keys import KeyParts, Numbers, gathered, keys_
 from percolator_core.tables.arrow_values import of_bytes, texts
 
 _EVICTED_BYTES: Final = 1 << 20
-"""A step evicts rows of about this many bytes, because the script reads whole rows."""
+"""The rows that one step evicts have about this many bytes in total, because the script reads whole rows."""
 
 
 def repeated(step: ColdRows) -> int:
-    """Return the size of keys and column names as a raw table's file has them: both once for each cell.
+    """Return the size of keys and column names in a raw table's file, which repeats both for each cell.
 
-    With many cells or long names it can exceed the 2 GiB that an Arrow column holds.
+    With many cells or long names the size can exceed the 2 GiB that an Arrow column holds.
     """
     rows, cells = np.frombuffer(step.rows, ">u4"), np.frombuffer(step.cells, ">u4")
     names = np.array([len(name) for name in step.columns])
@@ -37,7 +37,8 @@ def repeated(step: ColdRows) -> int:
 class Portion:
     """Rows that were read by steps of `calls.cold`, in ascending order of key. They are numbered from 0.
 
-    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the numbers of rows that stay.
+    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the numbers of the rows that stay
+    in the store.
     """
 
     def __init__(self, steps: Sequence[ColdRows]) -> None:

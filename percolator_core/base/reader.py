@@ -37,7 +37,7 @@ _TAIL_OBJECTS: Final = 4
 class Span(NamedTuple):
     """The rows of one key in a row group: those at the positions from ``start`` to below ``stop``.
 
-    The file of a typed table has one row for each key, that of a raw table one for each cell.
+    The file of a typed table has one row for each key; the file of a raw table has one row for each cell.
     """
 
     group: int
@@ -49,8 +49,8 @@ class Span(NamedTuple):
 class _Tail:
     """The parsed tail of a row set.
 
-    ``numbers`` has the number of each column by name. ``rows_before`` has the number of rows before each row
-    group.
+    ``numbers`` has the position of each column by name. ``rows_before`` has, for each row group, the number
+    of rows before it.
     """
 
     metadata: Any

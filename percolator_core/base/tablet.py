@@ -99,7 +99,7 @@ class TabletBase:
         return None if found is None else self.row_at(*found, columns)
 
     def find(self, key: bytes) -> tuple[int, list[Span]] | None:
-        """Return the number of a row's entry in the manifest, and its spans; None if no entry has the row.
+        """Return the position of the manifest's entry with the row, and the row's spans; None if none has it.
 
         Raises as `row`.
         """

@@ -1,7 +1,7 @@
 """Create, change and drop tables while other clients use them.
 
 The table's entry in the catalog first gets the schema change as ``pending``. Then the change proceeds in
-steps that may be repeated. Any client that meets a pending change finishes the change, even if the client
+steps that can be repeated. Any client that meets a pending change finishes the change, even if the client
 that began it has died:
 
 1. *begin*: the entry gets the pending change and a new version.
@@ -9,8 +9,8 @@ that began it has died:
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
    write by the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use this definition.
-5. *sweep*: data of dropped columns is removed. If the table has left a base, the rows of this base are moved
-   into the store, or its files to the new base.
+5. *sweep*: data of dropped columns is removed. If the table has a previous base, the files are moved to the
+   new base or, without one, the rows into the store.
 
 If the change proves impossible, the old definition is published.
 
@@ -198,8 +198,8 @@ class SchemaChanges:
         elif entry.writers_version == version and not self._pending(entry).tablets_have(version):
             # Entry and tablets disagree without a pending change: a failover has lost a write. If the tablets
             # have the version, another table of the transaction caused the refusal. Then this table must not
-            # get a new version: its other writers would be refused, and would repair further tables. And
-            # the drop of a table keeps an index whose version is newer.
+            # get a new version: its other writers would be refused, and would repair further tables. And if
+            # it is an index, a running drop of its table would keep it because of the newer version.
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)

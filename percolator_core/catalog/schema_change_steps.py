@@ -103,7 +103,7 @@ class PendingChange:
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
         # The chain's record is read after the entry was written: an activation that is not in the record yet
-        # lists the tables later, so it finds this one.
+        # lists the tables later, so it finds this table.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
 

@@ -27,8 +27,8 @@ from percolator_core.store.packing import pack, pack_fields
 T = TypeVar("T")
 
 SPARSE: Final = 64
-"""After a read found a row without the column, this many reads also ask for the tablet's standing
-(`TableHandle`)."""
+"""After a read found a row without a column, this many reads of the column also ask for the version, safe
+point and base of the tablet."""
 
 COLUMNS_BYTES: Final = 64 << 20
 """The limit of memory, in bytes, for the cached columns of a raw table. Above the limit the cache is
@@ -42,8 +42,9 @@ class ColumnFields:
     """A column that holds data, and its fields in the hash of a row.
 
     A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
-    ``sparse`` is the number of further reads that also ask for the tablet's standing: without the standing a
-    missing cell proves nothing. ``sparse`` is 1 at first; `note_missing` sets it to `SPARSE`.
+    ``sparse`` is how many of the next reads of the column also ask for the tablet's standing (its version,
+    safe point and base): without the standing a missing cell proves nothing. ``sparse`` is 1 at first;
+    `note_missing` sets it to `SPARSE`.
     """
 
     __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")

@@ -183,7 +183,7 @@ def missing_parts(port: int) -> list[str]:
 
 
 def stop_parts(children: Sequence[Child]) -> None:
-    """End Airflow's processes in order. No process is left, even if this function is interrupted.
+    """End Airflow's processes. No process is left, even if this function is interrupted.
 
     Tasks get time to finish, and then SIGTERM. The API server ends last, because tasks report to it.
     """
@@ -193,7 +193,7 @@ def stop_parts(children: Sequence[Child]) -> None:
     try:
         for child in (*tasks, *others):
             child.send_signal(signal.SIGTERM)
-        # These two can be killed: the next start repeats their work.
+        # The DAG processor and the triggerer can be killed: the next start repeats their work.
         await_end(others, _OTHERS_LIMIT)
         for child in others:
             child.kill()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Keep = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="First remove the files of versions older than this: 12h, 7d. Default: none."
+        metavar="TIME", help="First remove the files of versions older than this, such as 7d. Default: none."
     ),
 ]
 Target = Annotated[str, typer.Argument(metavar="URL", help="A folder, or s3://BUCKET/PREFIX.")]

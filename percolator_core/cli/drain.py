@@ -33,7 +33,9 @@ _LOOK = 0.25
 """Seconds between two reads of the backlog."""
 
 
-Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Like --timeout, as 90s, 10m or 2h.")]
+Budget = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The same limit as --timeout, such as 90s, 10m or 2h.")
+]
 OnSpark = Annotated[bool, typer.Option("--spark", help="Run the observers in Spark's executors.")]
 Master = Annotated[
     str | None, typer.Option(metavar="URL", help="The Spark master. Default: all cores of this machine.")

@@ -31,8 +31,8 @@ Conditions = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Only cells that meet it: a filter for their rows as in scan, such as \"language = 'en'\"; or a "
-        "comparison of the revision that ran last, such as 'revision < 2'. May be repeated.",
+        help="Only cells that meet this: a filter for their rows as in scan, such as \"language = 'en'\"; or "
+        "a comparison of the revision that ran last, such as 'revision < 2'. May be repeated.",
     ),
 ]
 Outdated = Annotated[bool, typer.Option("--outdated", help="Only cells that an earlier revision processed.")]

@@ -1,7 +1,7 @@
 """Long-running child processes. Each has its own session, so that all its descendants can be ended.
 
-Ctrl-C in a terminal reaches only the command, which then ends its children in order. Descendants of a child
-may leave its process group, as Airflow's tasks do, but they stay in its session. Sessions are read from
+Ctrl-C in a terminal reaches only the command, which can then end its children properly. Descendants of a
+child may leave its process group, as Airflow's tasks do, but they stay in its session. Sessions are read from
 ``/proc``; without ``/proc``, only the child's process group is ended.
 """
 

@@ -1,4 +1,4 @@
-"""``trace``: the runs of observers that changes to a row caused."""
+"""``trace``: the runs of observers that were caused by changes to a row."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from percolator_core.admin.trace import Change, Outcome, Run, Trace
 
 _BRANCHES: Final = 20
-"""Branches of a run that are drawn; --json has all."""
+"""At most this many branches of a run are drawn; --json has all."""
 
 _LONGEST_ROW: Final = 80
-"""Bytes of a row key that are shown."""
+"""At most this many bytes of a row key are shown."""
 
 _STYLES: Final = {"quarantined": "red", "collected": "dim", "unobserved": "dim"}
 
@@ -47,7 +47,7 @@ def trace(
     depth: Annotated[int, typer.Option(min=1, help="Follow chains of at most this many runs.")] = 20,
     store: StoreOptions,
 ) -> None:
-    """Show every run of an observer that changes to a row caused, with times."""
+    """Show all runs of observers that were caused by changes to a row, with their times."""
     from percolator_core.admin.trace import trace as read_trace
     from percolator_core.admin.trace.text import missing_parts, summary
 

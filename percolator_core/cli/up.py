@@ -195,11 +195,11 @@ class _Up:
         return child
 
     def _await(self, condition: Callable[[], bool], done: Child | None = None) -> None:
-        """Wait until the condition is true. The process ``done`` may exit with code 0 before that.
+        """Wait until the condition is true. If the process ``done`` exits with code 0, the wait continues.
 
         Raises:
             _Stopped: a signal came.
-            Failure: a process ended, or the start took too long.
+            Failure: any other process ended, or the start took too long.
         """
         until = time.monotonic() + _START_LIMIT
         while not condition():

@@ -1,6 +1,6 @@
-"""One worker process of a crew: ``python -m percolator_core.crew.member``, its orders on stdin.
+"""One worker process of a crew: ``python -m percolator_core.crew.member``, with commands on stdin.
 
-The process ends on the parent's order, on SIGTERM, and after the end of its parent. In each case the worker
+The process ends on the parent's command, on SIGTERM, and after the end of its parent. In each case the worker
 stops: the current runs end, or, if they take too long, their cells are given back. A Ctrl-C in a terminal
 reaches parent and children. The parent reacts to the signal, and the child ignores it.
 """
@@ -53,7 +53,7 @@ log = Log("percolator.worker")
 
 
 class Reports:
-    """The reports to the parent, written in order by a thread.
+    """The reports to the parent, written one after the other by a thread.
 
     So an observer that logs never waits for the parent, and the timeout of a run never interrupts the writing
     of a line.
@@ -125,7 +125,7 @@ class Reports:
 
 
 class Member:
-    """The worker of this process, and the orders and signals that end it."""
+    """The worker of this process, and the commands and signals that end it."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -196,7 +196,7 @@ class Member:
 
 
 def main() -> None:
-    """Execute the orders of the parent, and exit."""
+    """Run the worker that the parent has described on stdin, and exit."""
     words, reports = _take_pipes()
     lines = LineCutter()
     given: list[bytes] = []

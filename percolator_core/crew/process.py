@@ -1,4 +1,4 @@
-"""The parent's side of one worker process: orders, reports, and exit code."""
+"""The parent's side of one worker process: commands, reports, and exit code."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Process:
         pipe = subprocess.PIPE
         with _signals_blocked():
             # The pipes are unbuffered, so that a command is sent at once. The process is a new interpreter,
-            # because threads and greenlets of this one would not survive a fork.
+            # because the parent's threads and greenlets would not survive a fork.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
             )

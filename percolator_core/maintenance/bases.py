@@ -40,7 +40,10 @@ LEASE: Final = 30.0
 """The lease of a maintainer that has died ends after this many seconds."""
 
 SHORTEST_KEEP: Final = 10.0
-"""`BaseRule.memory` moves no row changed in these last seconds, so that no younger transaction is refused."""
+"""For `BaseRule.memory` a flush moves no row that was changed in these last seconds.
+
+So the flush does not make the store refuse transactions that began in these seconds.
+"""
 
 _AT_ONCE: Final = 100
 """Tablets in one request."""
@@ -49,7 +52,7 @@ _SAMPLE: Final = 32
 """Rows of a tablet that an estimate reads."""
 
 _ENOUGH: Final = 0.9
-"""The part of `BaseRule.memory` that a flush leaves in the store if the table has exceeded it."""
+"""If a table exceeds `BaseRule.memory`, a flush moves rows until this share of the limit is left."""
 
 
 @dataclass(frozen=True, slots=True)

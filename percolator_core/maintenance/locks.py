@@ -24,10 +24,10 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import LockedCell, Resolver
 
 _LOCKS_PER_STEP: Final = 500
-"""Entries of a tablet's lock index that one call reads; their locks are resolved together."""
+"""One call reads about this many entries of a tablet's lock index; their locks are resolved together."""
 
 _LOCKS_AT_ONCE: Final = 100
-"""Entries that one call looks up. With the longest keys the reply has a few MiB."""
+"""One call looks up at most this many entries. With the longest keys the reply has a few MiB."""
 
 _TABLETS_AT_ONCE: Final = 1000
 
@@ -158,7 +158,7 @@ class Locks:
     def settle_table(self, table: str, tags: Sequence[bytes], upto: int, *, primaries: bool) -> None:
         """In one table, resolve the locks of transactions that began at ``upto`` or before, as `settle` does.
 
-        ``primaries`` also includes locks in other tables whose primary lock is in this table.
+        With ``primaries``, also resolve the locks in other tables that have their primary lock in this table.
         """
         self.settle(lambda lock: lock.start_ts <= upto, [(table, tag) for tag in tags])
         if primaries:

@@ -73,7 +73,7 @@ class Maintenance:
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
-            one. No version was dropped, but snapshots older than ``keep`` may be refused already. Collect
+            one. No version was dropped, but snapshots older than ``keep`` may already be refused. Collect
             again later.
             TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
             UnknownTable: no such table.

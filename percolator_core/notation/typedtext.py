@@ -1,4 +1,4 @@
-"""Parse typed keys and values from text, and return them as text or JSON.
+"""Parse typed keys and values from text, and format them as text or JSON.
 
 A key of one column is written as its value: ``http://a``, ``7``, ``2026-11-20T10:00:00Z``. A key of several
 columns is one argument with ``column=value`` for each, separated by blanks: ``'shop=ada number=7'``. A value

@@ -41,7 +41,7 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
 
 
 def trace(transaction: Transaction, lease: Lease, revision: int) -> None:
-    """Add the cells that the run wrote to its acknowledgement. Call this right before the commit."""
+    """Record in the run's acknowledgement which cells the run wrote. Call this right before the commit."""
     acked = acknowledgement(lease.observer, lease.column)
     writes = (
         TracedWrite(one.table, one.row, one.column, one.kind)

@@ -39,8 +39,9 @@ _PAUSE: Final = 0.02
 class Active(NamedTuple):
     """The digest of the newest active chain, and the digests of other chains that may still run.
 
-    During the activation of another chain, ``digest`` is empty. During any activation, ``beside`` also has
-    the digest of the chain to activate, if that chain was allowed before.
+    While a chain other than the newest active one is being activated, ``digest`` is empty. During any
+    activation, ``beside`` also has the digest of the chain to activate, if workers of that chain were allowed
+    to run before.
     """
 
     digest: str
@@ -89,8 +90,9 @@ class _Overtaken(Exception):
 class _Turn:
     """A running activation.
 
-    A later activation has a greater ``number``. The chain's record and each tablet refuse a request with a
-    lower number than the greatest one so far. ``renew`` extends the lock for which other activations wait.
+    A later activation has a greater ``number``. The record of the active chains and each tablet refuse a
+    request with a lower number than the greatest one so far. ``renew`` extends the lock for which other
+    activations wait.
     """
 
     number: int
@@ -122,8 +124,8 @@ def _activate(
             "start this worker as a rolling one, or use another namespace"
         )
     before = active(db.client)
-    # A chain that is not allowed is dropped here. Writers may have set no marks for it, so its worker must
-    # not continue: the worker is about to be refused, or was suspended.
+    # Chains that the record does not allow to run are left out of `others`. Writers may have set no marks for
+    # such a chain, so its worker must not continue: the worker is about to be refused, or was suspended.
     others = [other for other in others if before.allows(other)]
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
@@ -232,10 +234,11 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A registered worker whose liveness token has not expired. ``since`` is in microseconds.
+    """A registered worker whose liveness token has not expired.
 
-    ``until_idle`` is True for a drain, which ends when no mark is left. ``observers`` has the sorted names of
-    the observers that the worker runs; None means all observers.
+    ``since`` is the time of its registration in microseconds. ``until_idle`` is True for a drain, which ends
+    when no mark is left. ``observers`` has the sorted names of the observers that the worker runs; None means
+    all observers.
     """
 
     owner: str

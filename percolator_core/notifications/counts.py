@@ -47,7 +47,7 @@ class Counted(Protocol):
 
 
 def run_counts(db: Database) -> dict[str, RunCounts]:
-    """Return the counts by observer, without observers that no worker has reported.
+    """Return the counts of each observer that a worker has reported.
 
     Raises:
         StoreUnavailable: the store does not answer.

@@ -97,8 +97,8 @@ class Chain:
         Raises:
             ConfigurationError: workers with another digest are alive and ``rolling`` is false
                 (`percolator_core.notifications.activation`), a table exists with another definition, or the
-                chain has typed tables but was loaded with ``import_functions=False``; or a base is refused,
-                as by `Database.set_base`.
+                chain has typed tables but was loaded with ``import_functions=False``; or `Database.set_base`
+                refuses a declared base.
         """
         if self.schemas and not self.models:
             raise ConfigurationError(

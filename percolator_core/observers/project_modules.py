@@ -96,7 +96,7 @@ def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = 
     # sys.path may contain objects of any type, which Python ignores.
     own = [folder for folder in map(str, folders) if Path(folder).name not in _INSTALLED]
     but = {} if but is None else but
-    # Copy the table, because other threads may import modules at the same time.
+    # Copy sys.modules, because other threads may import modules at the same time.
     loaded = {
         name: module
         for name, module in list(sys.modules.items())

@@ -219,7 +219,7 @@ class SourceDeclaration(Declaration):
 
 
 class DagDeclaration(Declaration):
-    """The keys that all DAGs share."""
+    """The keys that the block of each DAG has."""
 
     enabled: StrictBool = Field(True, description="With false, the DAG does not exist.")
     default_args: DefaultArgs = Field(
@@ -248,7 +248,7 @@ class ObserveDeclaration(DagDeclaration):
     engine: Literal["spark", "local"] = Field(
         "spark", description="local: the observers run in the process of the Airflow task, without Spark."
     )
-    schedule: Schedule = Field(None, description="Additional runs, even if no dirty cell was noticed.")
+    schedule: Schedule = Field(None, description="When it also runs, even if no dirty cell was noticed.")
     watch: StrictBool = Field(
         True, description="The DAG starts within seconds after cells become dirty, if no worker runs."
     )
@@ -260,10 +260,10 @@ class ObserveDeclaration(DagDeclaration):
     budget: OptionalLength = Field(
         None, description="A task that takes longer fails; its retry continues the drain."
     )
-    width: OptionalPositive = Field(None, description="Concurrent runs, in each task of Spark.")
+    width: OptionalPositive = Field(None, description="Concurrent runs of observers in each Spark task.")
     threads: Positive = Field(8, description="Concurrent runs of observers with 'executor: threads'.")
     tasks: OptionalPositive = Field(
-        None, description="Spark tasks of a drain. Default: one per tablet of the largest table."
+        None, description="How many Spark tasks a drain has. Default: one per tablet of the largest table."
     )
     master: StrictStr | None = Field(None, description=_MASTER)
 
@@ -281,7 +281,7 @@ class ObserverThresholds(Declaration):
     failure_rate: Share = Field(
         0.5,
         json_schema_extra={"default": "50%"},
-        description="A breach: a larger share than this of the runs since the last check failed.",
+        description="A breach: of the runs since the last check, more than this share failed.",
     )
 
 

@@ -73,8 +73,8 @@ class CombineQueue:
     Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
     without an active observer, or while the observer has another name, have no notification. `notify_all`
     writes the missing notifications. A run folds the items of a key in the order of their transactions' start
-    timestamps; items of one transaction in the order of the calls. Across runs the order can differ: a
-    transaction can commit after the items of a transaction that started later were folded.
+    timestamps, and the items of one transaction in the order of the calls. Across runs the order can differ:
+    a transaction can commit after the items of a transaction that started later were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")

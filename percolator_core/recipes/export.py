@@ -5,18 +5,19 @@ that is never committed, or send a newer result before an older one. With a queu
 adds an item, which commits with the change or not at all. An observer of the queue passes the items of a key
 to a sink, one after another. The transaction of the run deletes these items from the queue.
 
-Order: every item of a key has a *sequence*. The item's transaction reads the key's newest sequence from a
-cell, and writes a greater one. If two transactions add for one key at the same time, one conflicts and runs
-again, so sequences rise in the order of commits. A sequence is the greater of the start timestamp and the
-previous sequence plus 1. A plain count would not be enough: a failover may lose commits, and a table may be
-dropped and created again. The count would then start below sequences that the sink has seen.
+Order: every item of a key has a number, its *sequence*. The item's transaction reads the key's newest
+sequence from a cell, and writes a greater one. If two transactions add for one key at the same time, one
+conflicts and runs again, so sequences rise in the order of commits. A sequence is the start timestamp or the
+previous sequence plus 1, whichever is greater. A plain count would not be enough: a failover may lose
+commits, and a table may be dropped and created again. The count would then start below sequences that the
+sink has seen.
 
 The sink is called before the transaction commits. If a crash or a conflict prevents the commit, the call is
 repeated. Two runs for one key may call the sink at the same time, and one of the calls may be late. So a sink
 ignores a sequence that is not above the newest one that it has received for the key; see
 `percolator_core.recipes.sinks`.
 
-The observer is strong (paper, section 2.4), on a cell that every add writes anyway.
+The observer is strong (paper, section 2.4): it observes a cell that every add writes anyway.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from percolator_core.recipes.sinks import Sink
 from percolator_core.runtime.log import Log
 
 LAST: Final = "last"
-"""The observed column with the sequence of a key's newest item. Every add writes this column."""
+"""The observed column with the sequence number of a key's newest item. Every add writes this column."""
 
 MORE: Final = "more"
 """The observed column that a run writes if items are left.
@@ -41,7 +42,10 @@ If a run wrote ``last`` instead, adds would conflict with the run during all its
 """
 
 DONE: Final = "done"
-"""The column of the newest exported sequence. A run reads from there on, and so skips deleted rows."""
+"""The column with the sequence number of the newest exported item.
+
+A run reads only the items after this one, and so skips deleted rows.
+"""
 
 PAYLOAD: Final = "payload"
 
@@ -83,9 +87,10 @@ class ExportQueue:
         def ship(t, cell):
             exports.export(t, cell, sink)
 
-    The sink gets every item at least once, after the item's commit. It gets the items of a key in order: if
-    the sink refuses an item, later items wait. The cells ``last`` and ``done`` of each key, of 8 bytes each,
-    stay in the table. An exported row is a deletion until garbage collection removes the row.
+    The sink gets every item at least once, after the item's commit. It gets the items of a key in the order
+    of their commits: if the sink refuses an item, later items wait. The cells ``last`` and ``done`` of each
+    key, of 8 bytes each, stay in the table. The row of an exported item stays, as a deletion, until garbage
+    collection removes it.
     """
 
     __slots__ = ("_most", "_seconds", "_size", "_table")
@@ -128,7 +133,7 @@ class ExportQueue:
         row = key_row(row_bytes(key))
         last = t.get(self._table, row, LAST)
         # The transaction reads and writes this cell, so a concurrent add is a conflict, and a greater
-        # sequence is a later commit. A transaction sees its own writes, so its own items are in order, too.
+        # sequence is a later commit. A transaction sees its own writes, so its own sequences rise, too.
         sequence = t.start_timestamp if last is None else max(_number(last) + 1, t.start_timestamp)
         # This write is the first: if the observer does not declare the column, nothing is written.
         t.set(self._table, row, LAST, _SEQUENCE.pack(sequence))
@@ -136,7 +141,7 @@ class ExportQueue:
         return sequence
 
     def waiting(self, t: AnyReader, key: str | bytes, limit: int | None = None) -> list[Item]:
-        """Return the items of ``key`` that are not exported yet, in order, at most ``limit``.
+        """Return the items of ``key`` that are not exported yet, by sequence, at most ``limit``.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
@@ -147,7 +152,9 @@ class ExportQueue:
         return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Pass the items of the observed cell's key to ``sink``, in ``t``; return the number of taken items.
+        """Pass the items of the observed cell's key to ``sink``, and delete the taken ones in ``t``.
+
+        Return the number of taken items.
 
         Call this in the observer. The call exports a bounded batch, and notifies the observer again if items
         are left. If the sink refuses an item, the batch ends: the previous items are committed, and the next

@@ -208,8 +208,8 @@ class HTTPSink:
     The item's percent-encoded key replaces ``{key}`` in the path or query of the URL. The body is the
     payload. The request has two headers. ``Idempotency-Key`` consists of key and sequence, and is the same
     for each repetition. ``Export-Sequence`` is the sequence in decimal digits. The server has to recognize
-    both: if it has seen the idempotency key, it sends 409, or its earlier answer; if it has a higher sequence
-    of the key, it ignores the request and sends 409.
+    both: if it has seen the idempotency key, it sends 409, or its earlier answer; if it has seen a higher
+    sequence of the item's key, it ignores the request and sends 409.
 
     The answer 2xx means that the item was taken, and 409 that the server has this item or a newer one. All
     other answers, also redirections, mean that the item was not taken.

@@ -1,4 +1,4 @@
-"""Ends a process although threads of observers still run, and names the ends of child processes.
+"""Ends a process although threads of observers still run, and describes how a process ended.
 
 At its exit the interpreter waits for all threads of a pool, even for a blocked one. A worker releases the
 leases of such threads before it ends, so that other workers run the leased cells. If a thread commits

@@ -28,7 +28,7 @@ class Living(Generic[T]):
         self._refs: set[weakref.ref[T]] = set()
 
     def add(self, one: T) -> None:
-        """Add an object, which is removed when it is collected."""
+        """Add an object, which leaves the set when Python frees it."""
         self._refs.add(weakref.ref(one, self._refs.discard))
 
     def discard(self, one: T) -> None:
@@ -58,7 +58,7 @@ def call_after_fork(one: Forked) -> None:
 
 
 class Lock:
-    """A lock that is reentrant and free in a forked child.
+    """A reentrant lock that is free in a forked child.
 
     A signal handler or finalizer gets the lock even if the interrupted code holds it: otherwise the thread
     would wait for itself. So the guarded data must be consistent at every moment.
@@ -88,7 +88,7 @@ class Lock:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Free the lock, unless the thread that forked holds it."""
+        """Free the lock, unless the thread that called ``fork`` holds it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:

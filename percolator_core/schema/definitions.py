@@ -53,8 +53,8 @@ class HashRule:
 class RangeRule:
     """Rows are divided at the ``splits`` of a key column: encoded values in ascending order.
 
-    A split is the first value of a range. ``numbers`` has a number for each range, in order. The number
-    determines the tablets of the range, so a new range moves no other range.
+    A split is the first value of a range. ``numbers`` has a number for each range, in the order of the
+    ranges. The number determines the tablets of the range, so a new range moves no other range.
     """
 
     column: str

@@ -57,7 +57,7 @@ def parse(text: str, definition: TableDefinition) -> Predicate:
     """
     parser = _Parser(text, definition)
     found = parser.whole()
-    # Check the depth: the parser counts only the nesting of brackets, `bind` also that of connectives.
+    # Check the depth: the parser counts only nested brackets, but `bind` also counts nested connectives.
     bind(found, definition)
     return found
 

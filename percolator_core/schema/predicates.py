@@ -308,7 +308,7 @@ class Bounds:
 
 
 def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
-    """Return bounds by column, which follow from the `required` tests."""
+    """Return, by column, the bounds that follow from the `required` tests."""
     found: dict[str, Bounds] = {}
     for test in required(bound):
         narrowed = _narrowed(found.get(test.column, Bounds()), test)

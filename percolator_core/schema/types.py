@@ -68,8 +68,8 @@ class ColumnType:
     ``encode`` raises TypeError for a value of another type, and ValueError for a value that does not fit.
     ``decode`` takes the bytes that ``encode`` returned. For other bytes it raises ValueError or
     OverflowError, or returns any value. ``width`` is the length of every encoded value, None if lengths
-    differ. ``has_order`` is False if values cannot be compared and cannot be part of a key. A decimal has
-    ``digits`` digits, ``places`` of them after the point.
+    differ. ``has_order`` is False if values cannot be compared; then no key contains such a column. A decimal
+    has ``digits`` digits, ``places`` of them after the point.
     """
 
     name: str

@@ -17,8 +17,9 @@ from importlib.resources import files
 from typing import Final
 
 _FIRST_WRITE: Final = "redis.call('HDEL', KEYS[1], '')"
-"""Replaces the flag on Redis 6.2. When memory is full, that server refuses the first write of a script, but
-never a deletion nor later writes. So the script starts with the deletion of a field that never exists."""
+"""Replaces the flag ``allow-oom`` on Redis 6.2. When memory is full, that server stops a script at its first
+write, unless this write is a deletion. So the script starts with the deletion of a field that never
+exists."""
 
 _ALLOW_OOM: Final = "allow-oom"
 
@@ -56,7 +57,7 @@ def _read(name: str) -> str:
 
 
 def used_parts(source: str) -> list[str]:
-    """Return the shared parts that a script's header names."""
+    """Return the names of the shared parts that the header of a script lists."""
     found = _USES.search(source)
     return found.group(1).split(", ") if found else []
 
@@ -80,9 +81,9 @@ def _joined(parts: Sequence[str], body: str) -> str:
     """Return the body with those blocks of the parts that it needs, directly or not.
 
     Blank lines separate the blocks of a part. Each call of a script creates its functions anew, which takes
-    the server nearly as long as to call them. So blocks that a script does not need are left out, and blocks
-    that only one branch needs stand in this branch, where a comment of the body asks for it. The other blocks
-    stand in front.
+    the server nearly as long as to call them. So blocks that a script does not need are left out. A block
+    that only one `_BRANCH` of the body needs takes the place of this branch's comment. The other blocks stand
+    in front.
     """
     blocks = "\n\n".join(parts).split("\n\n")
     always = _needed(blocks, _BRANCH.sub("", body))

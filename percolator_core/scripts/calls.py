@@ -329,7 +329,7 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells. A group: the counts of tags and observers; each observer's name, limit, wait."""
+    """Lease dirty cells. A group: number of tags, number of observers, each observer's name, limit, wait."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 

@@ -16,7 +16,7 @@ local limit, budget = tonumber(ARGV[4]), tonumber(ARGV[5])
 local too_old, base = is_too_old(tag, since > 0 and math.min(since, at) or at)
 if too_old then return {'too old'} end
 
--- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
+-- Each field counts as this many bytes more than its name and value, for the time that it takes to read any field.
 local FIELD = 32
 local size = 0
 

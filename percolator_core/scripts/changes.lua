@@ -3,11 +3,12 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    since, at, start, stop, most_rows, most_bytes, columns …
---             since: 0 for every row that ever existed; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: to look at
+--             since: 0 for every row that ever existed; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: limit
+--             of the rows to look at
 --   reply   {"too old"} | {"rows", resume, base, (row, commit_ts) …}
---             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without one: the
---             base has rows that did not change after the safe point; commit_ts: of the row's newest change up to `at`, "" if a
---             lock is in the way: the caller resolves it and asks again
+--             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without
+--             one: rows that did not change after the safe point may be only there; commit_ts: of the row's newest
+--             change up to `at`, "" if a lock is in the way: the caller resolves it and asks again
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -1,10 +1,11 @@
 -- Lease dirty cells to a worker: no other worker gets them before the lease ends, and the cells of a dead worker become
--- due again by themselves. The lease is advisory; the acknowledgement decides.
+-- due again by themselves. The lease is only advisory: the acknowledgement decides which run commits.
 --   uses    clock, layout, dirty
 --   KEYS    tags …
 --   ARGV    most, lease_ms, horizon_ms, groups (tags, observers, (observer, most, wait_ms) …) …
---             most: cells to lease; horizon_ms: no mark is postponed for longer than this; groups: tags and observers are
---             counts; most of an observer: its own limit; wait_ms: a mark is due this much later than its score says
+--             most: limit of all cells to lease; horizon_ms: no mark is postponed for longer than this; groups: tags
+--             and observers are counts; most of an observer: its own limit; wait_ms: a mark is due this much later than
+--             its score says
 --   reply   {deadline, next_due, (tag, observer, mark, due, tries, version) …}
 --             deadline: of the leases, in µs; next_due: µs until the next cell is due, or -1; tag: its position from 0;
 --             observer: its position in its group; due: in µs; tries: failed attempts; version: of the table
@@ -105,8 +106,8 @@ while group < #ARGV do
 end
 
 -- The cells that became dirty first are leased first. So if several of their runs write one cell, the observer of that
--- cell runs after them, and only once. But each observer gets a share, and each of its tablets a share of that: none
--- waits for the backlog of another.
+-- cell runs after them, and only once. But the leases are divided among the observers, and those of an observer among
+-- its tablets, so that none waits for the backlog of another.
 local function older(one, other) return one.first < other.first end
 for _, one in ipairs(order) do table.sort(one.places, older) end
 table.sort(order, older)

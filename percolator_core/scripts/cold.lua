@@ -3,13 +3,13 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    before, start, most_rows, most_bytes, observers …
---             before: a row with a newer version of a cell stays; start: the bound to go on from, "-" at first; observers: of
---             the tablet's table
+--             before: a row with a version newer than this stays; start: the bound to go on from, "-" at first;
+--             observers: those of the tablet's table
 --   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
 --             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or a part of
---             one, has to stay now but could move after a garbage collection, otherwise 0; columns: a list of their
---             names; keys, versions: joined, without acknowledgements, of the rows that have no lock, no older
---             versions, and no cell that is dirty or in quarantine
+--             one, has to stay now but could move after a garbage collection, otherwise 0; columns: a list of column
+--             names; keys, versions: one string each, of the rows that have no lock, no older versions, and no cell
+--             that is dirty or in quarantine; without the versions of acknowledgements
 --             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its
 --             fields, or 0 if some of its fields do not leave with the cells
 --             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version
@@ -19,10 +19,10 @@ local call, unpack_number = redis.call, struct.unpack
 local tag, before, from, limit, budget = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local observers = busy_observers(tag, {unpack(ARGV, 5)})
 local is_watched, size, has_garbage = #observers > 0, 0, 0
--- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
+-- A field counts as this many bytes in addition to its name and value, because each field takes some time to read.
 local FIELD = 32
 
--- A cache: by field, the place of its column, as the upper half of a number; false for a field that is no cell.
+-- A cache. For each field: the place of its column, as the upper half of a number; false for a field that is no cell.
 local columns = {}
 local places = setmetatable({}, {__index = function(known, field)
   local column, place = string.sub(field, 2), false
@@ -34,7 +34,7 @@ local places = setmetatable({}, {__index = function(known, field)
   return place
 end})
 
--- A cache: by a number that combines place and length, its packed text. Packing each number again would take longer.
+-- A cache of packed numbers, because packing each number again would take longer. A number combines place and length.
 local cell_texts = setmetatable({}, {__index = function(known, number)
   local text = struct.pack('>I8', number)
   known[number] = text

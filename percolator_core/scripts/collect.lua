@@ -1,6 +1,6 @@
 -- A bounded step of garbage collection in one tablet, at or below its safe point.
--- Before it, every lock that began at or below the safe point must be resolved, in all tablets: a stranded lock is
--- resolved by the versions of its primary, which this step may drop.
+-- Before it, all locks with a start timestamp at or below the safe point must be resolved, in all tablets: a stranded
+-- lock is resolved by the versions of its primary, which this step may drop.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
@@ -11,8 +11,9 @@
 --             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
--- The lower of two safe points counts. The tablet's own may be higher: another collector has raised it, and may not
--- have resolved the locks in between. It is lower only if the tablet was created after the caller's was raised.
+-- The lower of two safe points counts, the tablet's and the caller's. The tablet's is higher if another collector has
+-- raised it, and may not have resolved the locks in between. It is lower only if the tablet was created after the
+-- caller's safe point was raised.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local observers = {unpack(ARGV, 4)}
 -- A deletion hides the cell that the tablet's base may have. So it stays until a flush has removed that cell.

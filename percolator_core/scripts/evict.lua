@@ -63,7 +63,7 @@ end
 -- because it is the newest one below the safe point, and an equal stamp shows that the safe point has not moved. Fields
 -- are removed only by an eviction (an equal stamp shows that there was none), a collection in a tablet without a base,
 -- and a schema change. A call that is sent again finds another stamp, and looks at each cell. The number of an eviction
--- is a time: a failover may lose evictions, and a later one must not get the number of one that was lost.
+-- is a time: a failover may lose evictions, and no later eviction may get the number of a lost one.
 local is_unchanged = eviction_stamp(tag) == ARGV[4]
 local is_quiet = is_unchanged and #observers == 0
 local last = redis.call('HGET', tag .. 'meta', 'evictions') or 0

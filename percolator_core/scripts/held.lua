@@ -3,13 +3,12 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    cursor, most, untouched, entries …
---             entries: of the lock index, to look at. If none are given, the script looks at about `most` entries from
---             `cursor` on, which is "0" at first; untouched: only locks that were not refreshed for this many µs, "" for
---             all
+--             entries: of the lock index. If none are given, the script looks at about `most` entries from `cursor` on,
+--             which is "0" at first; untouched: only locks that were not refreshed for this many µs, "" for all
 --   reply   {cursor, (entry …), (locks …)}
 --             cursor: where to go on, "0" at the end; entry: found by the step, none if entries were given; locks: for
---             each entry, the locks of its cell that may belong to its transaction, each cut in front of its value. If
---             values are large, there may be fewer lists than entries: the script did not look at the last entries
+--             each entry, the locks of its cell that may belong to its transaction, each without its value. If values
+--             are large, there may be fewer lists than entries: the script did not look at the last entries
 
 local tag, next_cursor, entries = KEYS[1], '0', {}
 local is_step = #ARGV == 3

@@ -1,10 +1,11 @@
--- Remove the tablet's base, all rows of which are in the store again. A reader may have found a cell missing before the
--- cell came back, and ask for the base only now. So the safe point rises above the reader's snapshot, which is then refused.
+-- Remove the tablet's base, all rows of which are in the store again. A reader may have missed a cell in the store
+-- before the cell came back, and look for it in the base only now. So the safe point rises above the reader's
+-- snapshot, which is then refused.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    manifest, version, safe_point
---             manifest: the valid one; version: of the table; safe_point: a timestamp from after the last row was restored
+--             manifest: the valid one; version: of the table; safe_point: from after the last row was restored
 --   reply   "left" | "changed"
 
 local meta = KEYS[1] .. 'meta'

@@ -1,10 +1,10 @@
--- Make a manifest the valid one of a tablet. Before the call, the files that it names must be complete and on disk.
+-- Make a manifest the valid one of a tablet. Before the call, the manifest's files must be complete and on disk.
 --   uses    layout
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    expected, manifest, timestamp, version
---             expected: the reference of the manifest that it replaces, "" if the tablet has none; timestamp: that of
---             the manifest, at or below the safe point; version: of the table definition by which the rows were read
+--             expected: the reference of the manifest to replace, "" if the tablet has none; timestamp: that of the new
+--             manifest, at or below the safe point; version: of the table definition by which the rows were read
 --   reply   "published" | "overtaken" | "changed"
 --             overtaken: another maintainer has published; changed: the table was changed or dropped
 

@@ -1,5 +1,5 @@
 -- Quarantine a cell after its last attempt, unless its row has changed since that attempt began, or another run has
--- processed it.
+-- processed the cell.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, mode, row, column, deadline, before, start_ts, record

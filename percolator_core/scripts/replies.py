@@ -201,7 +201,7 @@ class Selected(NamedTuple):
 class Based(NamedTuple):
     """The name of the tablet's base.
 
-    The store may have only parts of rows, so the caller evaluates the predicate.
+    The store may have only parts of the rows, and the base the rest, so the caller evaluates the predicate.
     """
 
     base: bytes

@@ -25,7 +25,7 @@ end
 local wall, ttl
 if held then wall, ttl = lock_age(lock) else wall, ttl = tonumber(ARGV[5]), tonumber(ARGV[6]) end
 local left = wall + ttl * 1000 - now()
--- More than the whole time to live is left only if the clock was set back. Ending a lock early is always safe.
+-- If more than the whole time to live is left, the clock was set back. The lock then ends now, which is always safe.
 if left > ttl * 1000 then left = 0 end
 if left > 0 and ARGV[4] == 'alive' then return {'live', math.ceil(left / 1000)} end
 

@@ -10,7 +10,7 @@
 --             without fields are left out; cells of named columns: {version, nil, …}, where a cell in the form of
 --             read.lua replaces a newest version that is not the answer; cells of a whole row: {field, version, …} as
 --             the hash has them, or, if some newest version is not the answer, {"judged", column, cell, …} with cells
---             in the form of read.lua. To make such a cell of every version would take longer than all the rest
+--             in the form of read.lua; to make one of every version would take longer than the rest of the script
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'
@@ -35,7 +35,7 @@ for i = 8, #ARGV do
   names = names + 2 * #ARGV[i]
 end
 
--- Return the cells of the named columns, and true if the row has any.
+-- Return the cells of the named columns, and true if the row has any of these cells.
 local function named_cells(row)
   local cells, any = {}, false
   size = size + names

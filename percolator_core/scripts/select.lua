@@ -224,7 +224,7 @@ local function seen_version(row, field, newest)
   return newest
 end
 
--- Return two booleans: if the predicate holds, and if a cell that it read shows that the row exists.
+-- Return two booleans: true if the predicate holds; true if a cell that this function read shows that the row exists.
 local function is_wanted(row, key)
   local exists = false
   if #widths > 0 then split(row) end

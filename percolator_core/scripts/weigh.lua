@@ -5,8 +5,8 @@
 --   ARGV    observers (counted) …, places …
 --             observers: of the tablet's table; places: in the row index, from 0 at its beginning to below a million at its end
 --   reply   {rows, (row, bytes, newest) …}
---             rows: of the tablet; bytes: an estimate of the memory that the row takes; newest: the newest commit timestamp of
---             its cells and acknowledgements, or 2^53 if the row has to stay in the store for now, however old it is
+--             rows: how many the tablet has; bytes: an estimate of the row's memory; newest: the newest commit
+--             timestamp of its cells and acknowledgements, or 2^53 if the row has to stay in the store now, even if old
 
 local tag = KEYS[1]
 local rows = redis.call('ZCARD', tag .. 'rows')

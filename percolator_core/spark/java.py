@@ -64,7 +64,7 @@ def java_version(text: str) -> int | None:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Return True if, by the URL of the Spark master, all executors are on this machine."""
+    """Return True if the URL of the Spark master means that all executors are on this machine."""
     return bool(re.match(r"local\b|spark://(localhost|127\.[\d.]+|\[::1\])(:\d+)?$", master))
 
 
@@ -127,8 +127,8 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java
         return launch_gateway(conf)
     cancelled = threading.Event()
-    # A signal handler raises only in the main thread. So the pool's thread always ends the process that it
-    # has started.
+    # A signal handler raises only in the main thread. So it cannot interrupt the pool's thread, which ends
+    # its process if ``cancelled`` is set.
     with ThreadPoolExecutor(1, "percolator-java") as pool:
         starting = pool.submit(_start_process, conf, log, cancelled)
         try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 _UNREADABLE_FOLDERS: Final = 999_999
-"""The number of the driver's part of the put-aside file: it has the folders that could not be listed."""
+"""The part of the put-aside file with this number is the driver's: the folders that could not be listed."""
 
 
 class TableMaker(Protocol):

@@ -1,4 +1,4 @@
-"""Checks of the servers of a store: they keep data, and give the durability that was asked for."""
+"""Check that the servers of a store keep data, and give the durability that was asked for."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Connections:
         if self._only is not None:
             self._only.drain()
             return
-        # Do not wait for unawaited exchanges: their server may be another one, which is silent.
+        # Do not wait for unawaited exchanges: they may be on another server, which does not answer.
         while any(exchange.under_way for exchange in exchanges):
             self.receive()
 
@@ -95,7 +95,7 @@ class Connections:
         return any(pipeline.holds(exchange) for pipeline in self._pipelines.values())
 
     def send_to_the_idle(self, batch: Sequence[Exchange]) -> list[Exchange]:
-        """Send the exchanges of a batch whose server has nothing in flight; return the others."""
+        """Send those exchanges of a batch whose server has nothing in flight; return the others."""
         left: list[Exchange] = []
         for endpoint, group in self._by_place(batch).items():
             pipeline = self._to(endpoint)

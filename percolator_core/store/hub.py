@@ -55,8 +55,8 @@ class Hub:
         self.loop = self._loop_again = greenlet.getcurrent()
         """The thread's own greenlet, which runs the loop. Two references keep it when the thread ends.
 
-        With only one, greenlet would search for its holder, and free this greenlet if it found none. It finds
-        none while the collector frees the hub; a finalizer that uses the hub would then crash.
+        With only one, the library `greenlet` looks for the holder, and frees this greenlet if it finds none.
+        It finds none while the collector frees the hub; a finalizer that uses the hub would then crash.
         """
         self.thread = threading.get_ident()
         self.process = process.pid
@@ -75,7 +75,7 @@ class Hub:
         """True while the loop runs."""
         self._closed = False
         self._raised: BaseException | None = None
-        """The last ``interruption`` that was raised; after it, the hub itself needs no recovery."""
+        """The last ``interruption`` that the loop itself raised; it needs no `_recover`."""
         self._on_answer = self._answered
         self._on_loss = self._retries.repeat_if_lost
         python_gc.allow_for_tasks(width)

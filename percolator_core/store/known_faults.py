@@ -75,7 +75,7 @@ class Exposure:
 
 
 def exposure(info: Mapping[str, object]) -> Exposure | None:
-    """Return the known faults of a server by its reply to ``INFO``; None if the list has none.
+    """Return the known faults of a server by its reply to ``INFO``; None if `FAULTS` has none for it.
 
     A minor version that is newer than all in the list counts as fixed, and one that is older and not in the
     list as never fixed.

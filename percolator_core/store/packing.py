@@ -14,7 +14,7 @@ NUMBERS: Final = tuple(b"%d" % number for number in range(1024))
 """Small numbers as text: to look them up is faster than to format them."""
 
 BYTES_ONLY: Final = (b"HMGET", b"GET")
-"""Commands without a number: the ordinary reads."""
+"""Commands whose parts are never numbers: the ordinary reads."""
 
 
 def pack(command: Sequence[bytes | str | int]) -> bytes:
@@ -35,7 +35,7 @@ def pack_fields(first: bytes, second: bytes) -> bytes:
 
 
 READ: Final = b"*4\r\n$5\r\nHMGET\r\n$%d\r\n%b\r\n%b"
-"""The command of `pack_read`, without the length of the key, the key, and the fields."""
+"""The command of `pack_read`, with places for the length of the key, the key, and the fields."""
 
 
 def pack_read(key: bytes, fields: bytes) -> bytes:

@@ -35,7 +35,7 @@ IDLE: Final = 1.0
 
 A connection that was idle is greeted again: its server may have been a replica for a time, and have missed
 timestamps that another server gave out. A server that was cut off or stopped does not know that it has been
-replaced. So a reply after a silence counts only if sentinels or other servers confirm the server's place.
+replaced. So a reply after a silence counts only if sentinels or other servers confirm that it was not.
 """
 
 _CHUNK: Final = 1 << 16
@@ -48,9 +48,8 @@ class Stream:
     """An open connection that has been greeted.
 
     redis-py opens it, with TLS and login. Reading replies with redis-py would take longer than the rest of a
-    round trip. So this class writes packed commands to the socket, and reads the replies with hiredis.
-
-    After an exception, also after Ctrl-C, a part of a reply may be missing: close the stream.
+    round trip. So this class writes packed commands to the socket, and reads the replies with hiredis. After
+    an exception, also after Ctrl-C, a part of a reply may be missing: close the stream.
     """
 
     __slots__ = ("_buffer", "_gets", "_reader", "connection", "ready", "socket")
@@ -123,10 +122,11 @@ class Pipeline:
     ) -> None:
         """``connect`` opens a connection; ``timestamps`` packs a request for a number of timestamps.
 
-        ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` returns
-        commands to send after durable exchanges, for the key of one of them; the last command is WAIT or
-        WAITAOF. ``has_its_place`` is for a server that can be replaced: it returns True if sentinels or other
-        servers confirmed its place after a given time (`time.monotonic`). ``eviction`` checks the server.
+        ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` takes the key
+        of one durable exchange, and returns the commands to send after all durable ones; the last is WAIT or
+        WAITAOF. ``has_its_place``, for a server that can be replaced, takes a time (`time.monotonic`), and
+        returns True if sentinels or other servers have confirmed since then that the server was not replaced.
+        ``eviction`` is the regular check that the server evicts no keys.
         """
         self._connect = connect
         self._timestamps = timestamps
@@ -304,7 +304,7 @@ class Pipeline:
         return stream
 
     def _confirm(self, since: float) -> None:
-        """Raise unless the server's place was confirmed after ``since``."""
+        """Raise unless it was confirmed after ``since`` that the server was not replaced."""
         assert self._has_its_place is not None
         if not self._has_its_place(since):
             raise RedisConnectionError("another server has taken its place")
@@ -347,7 +347,7 @@ class Pipeline:
     def _collect(self, exchange: Exchange) -> None:
         replies = exchange.replies
         left = len(exchange.packed) - len(replies)
-        # True here if the timestamp in front of the commands was refused.
+        # True already here if the timestamp in front of the commands was refused.
         refused = exchange.trouble is not None or exchange.failure is not None
         assert self._stream is not None
         read = self._stream.read if self._has_its_place is None else self._reply
@@ -362,7 +362,7 @@ class Pipeline:
             read()
 
     def _reply(self) -> Any:
-        """Read the next reply, or error, from a server that still has its place."""
+        """Read the next reply, or error, from a server that was not replaced."""
         assert self._stream is not None
         reply = self._stream.read()
         if self._has_its_place is not None:

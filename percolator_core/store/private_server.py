@@ -102,7 +102,7 @@ class PrivateServer:
 
     def newest_log(self) -> Path | None:
         """Return the file of the append-only log that the server writes to; None if there is none."""
-        # Redis 7 keeps several, of which the newest increment grows; Redis 6.2 has one.
+        # Redis 7 keeps several files and appends to the newest increment; Redis 6.2 has one file.
         files = [*self.folder.glob("appendonlydir/*.incr.aof"), *self.folder.glob("appendonly.aof")]
         return max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
 

@@ -38,10 +38,13 @@ class ReplaceableServers(Topology, ABC):
 
     @abstractmethod
     def _has_its_place(self, endpoint: Endpoint) -> bool:
-        """Return True if the server has data according to the newest answer."""
+        """Return True if the server is a master with data, according to the newest answer."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Return True if the server's place was confirmed after ``since``, or if no server answers."""
+        """Return True if the server is a master with data, according to an answer after ``since``.
+
+        If no server answers, the newest answer counts.
+        """
         with self._lock:
             if self._answered_at < since and time.monotonic() > self._unheard_until:
                 self._look(endpoint)

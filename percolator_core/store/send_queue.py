@@ -82,7 +82,7 @@ class SendQueue:
     def receive(self, until: float | None) -> bool:
         """Take in one answer; wait for it until the time ``until`` (`time.monotonic`) at most.
 
-        A slow or stopped server must not delay exchanges with other servers, so those are sent first.
+        A slow or stopped server must not delay other servers, so exchanges with idle servers are sent first.
         Return False if nothing came in and nothing was sent.
         """
         if self.parked and self._connections.several:

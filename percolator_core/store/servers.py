@@ -24,7 +24,7 @@ def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]
 
     Raises:
         ConfigurationError: the URL cannot be used; the message says what to change.
-        StoreUnavailable: no server answers that can name the others.
+        StoreUnavailable: no server that can name the others answers.
     """
     connector = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
     with ExitStack() as stack:

@@ -106,7 +106,7 @@ class Task(greenlet.greenlet):
                 self._pool.ended(self, rests=True)
                 self.hub.loop.switch()
         finally:
-            # Also when Ctrl-C comes between two functions: otherwise the pool would lose a place.
+            # This runs also when Ctrl-C comes between two functions: otherwise the pool would lose a place.
             self.awaiting = RESTING
             self.cancel()
             self._pool.ended(self, rests=False)

@@ -1,4 +1,4 @@
-"""The tasks of a hub: submitted functions start in order, a limited number at a time."""
+"""The tasks of a hub: functions start in the order of submission, and a limited number runs at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TaskPool:
-    """Starts functions as tasks. A task whose function has ended rests until it is given another one."""
+    """Starts functions as tasks. A task whose function has ended rests until it gets another function."""
 
     __slots__ = (
         "_hub",
@@ -76,7 +76,7 @@ class TaskPool:
         return task
 
     def ended(self, task: Task, *, rests: bool) -> None:
-        """Note that the task's function is over, and give its place to the next function.
+        """Record that the task's function has ended, and give its place to the next function.
 
         ``rests`` is True if the task can be given another function, and False if it ends.
         """

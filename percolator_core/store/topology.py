@@ -51,7 +51,7 @@ class Topology:
         return (self.endpoint(0),)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True if the list of servers has this one; first renew a list from before ``since``."""
+        """Return True if the list of servers has this one; a list from before ``since`` is renewed first."""
         return True
 
     def heal(self, exchange: Exchange) -> None:

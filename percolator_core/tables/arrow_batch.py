@@ -20,7 +20,7 @@ class ArrowBatch:
     """The rows of a step, in row order: an Arrow table of the row keys and then the columns of ``layout``.
 
     `Column.missing` replaces nulls. The columns have the types of `arrow_values.arrow_type`. The methods are
-    those of `Batch`; no row is unsettled.
+    those of `Batch`; ``unsettled`` is empty.
     """
 
     def __init__(self, layout: Layout, table: pa.Table) -> None:

@@ -185,7 +185,7 @@ class Field:
 
 
 _Key: TypeAlias = tuple[KeyCodec, tuple[Field, ...]]
-"""The codec of a model's key, and the key columns in order."""
+"""The codec of a model's key, and the columns in the order of the key."""
 
 
 def _key(model: type[Table]) -> _Key:

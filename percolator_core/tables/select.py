@@ -1,7 +1,7 @@
 """The select of one tablet: the rows for which a predicate is true, in bounded steps.
 
 The store evaluates the predicate and returns all stored cells in one string. The client splits this string
-faster than the store, and `percolator_core.tables.arrow` converts whole columns of it.
+faster than the store could, and `percolator_core.tables.arrow` converts whole columns of it.
 """
 
 from __future__ import annotations

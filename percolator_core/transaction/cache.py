@@ -35,7 +35,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
     def __missing__(self, column: ColumnFields) -> dict[bytes, bytes | None]:
         """The cells of a column that was not read before; without room for it, a dict that is not kept."""
         cells: dict[bytes, bytes | None] = {}
-        # The name counts: if it is long, the catalog may drop it, and then only this cache holds it.
+        # The name takes room, too: the catalog may drop a long name, and then only this cache holds it.
         size = CACHE_COLUMN + column.names_bytes
         if self.room > size:
             self.room -= size

@@ -8,7 +8,8 @@ such a lock, or resolves it.
 A missing cell proves nothing by itself: garbage collection removes deletions, tables are dropped, and cold
 rows move to the base. A missing cell is an answer if the tablet *stands* and has no base: the tablet has a
 version, and no safe point above the snapshot. If it has a base, the value is that of the base. Version, safe
-point and base are read after the cell; for a column that rows often lack, in the same request.
+point and base (the tablet's *standing*) are read after the cell. If rows often lack the column, one request
+reads the cell and the standing.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
 epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
@@ -56,7 +57,7 @@ from percolator_core.transaction.scan import delta_of, merged_cells, settled_row
 from percolator_core.transaction.write_buffer import TableWrites
 
 _FIRST_STEP: Final = 500
-"""Cells of the first step: the size of their values is not known yet."""
+"""The number of cells in the first step: the size of their values is not known yet."""
 
 _Cell: TypeAlias = tuple[TableHandle, bytes, str]
 """A cell that is read: its table, row and column."""
@@ -200,7 +201,7 @@ class CellReads(LateReads):
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
     def _sparse_cell(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
-        """Return a cell that is likely to be missing: the tablet's standing is read in the same request."""
+        """Read a cell that is likely to be missing, and the tablet's standing in the same request."""
         self._gets += 1
         tablet = handle.tablet(row)
         commands = pack_read(handle.row_prefixes[tablet] + row, column.packed), handle.standings[tablet]
@@ -356,7 +357,7 @@ class CellReads(LateReads):
     ) -> Version | None:
         """Return the visible version.
 
-        A script finds it, unless the newest version or the base's is known to be the visible one.
+        A script finds it, unless it is known to be the newest version or that of the base.
         """
         if not is_settled(version, lock, self._limit, base is not None):
             return self._read_slowly(handle, row, column)

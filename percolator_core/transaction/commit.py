@@ -155,7 +155,7 @@ class Commit:
         self._client.store.defer(*map(self._client.store.command, commits))
 
     def roll_back(self) -> None:
-        """Remove our locks, without a tombstone: no other client could commit them."""
+        """Remove our locks. No tombstone is needed, because no other client can commit these locks."""
         store = self._client.store
         ours = (tags_and_cells(call, values=False) for call in self.calls)
         try:
@@ -284,8 +284,8 @@ def commit_at_once(
 ) -> AtOnce | None:
     """Prewrite and commit a write set that fits into one call, without an object for each write.
 
-    ``writes`` and ``handles`` are by table; ``restock`` and ``owner`` are as for `Commit`. After a refusal
-    `Commit.run` continues. Return None if the write set needs two phases, or has only notifications. The
+    ``writes`` and ``handles`` are by the table's name; ``restock`` and ``owner`` are as for `Commit`. After a
+    refusal, call `Commit.run`. Return None if the write set needs two phases, or has only notifications. The
     order of the cells is that of `mutations_of`.
     """
     if client.one_call_a_tablet:

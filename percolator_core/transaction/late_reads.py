@@ -134,7 +134,7 @@ class LateReads(TypedReads):
                 if seen[-1] or not any(seen):
                     yield self._client.bases.tablet(handle, tag, seen[-1]), found
                 else:
-                    # The base was removed: its rows may have returned to keys that the scan has passed.
+                    # The base was removed: scan again, because its rows may be at keys already passed.
                     again.append(tag)
             left = again
 

@@ -38,9 +38,9 @@ class Resolver:
         return fate
 
     def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
-        """Resolve locks of one tablet, at most as many as one call commits; return the transactions' fates.
+        """Resolve locks of one tablet, and return their transactions' fates.
 
-        One call resolves all locks of a transaction. A cell without that lock is skipped.
+        Give at most as many locks as one call may commit. A cell that no longer has its lock is skipped.
         """
         starts = [start_of_lock(packed) for _, _, packed in cells]
         one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}

@@ -52,7 +52,7 @@ class Oracle:
         self.seen = max(self.seen, timestamp)
 
     def accept(self, timestamp: int, seen_before: int) -> int:
-        """Return a timestamp that was just given out; ``seen_before`` is `seen` when it was requested.
+        """Check and return a new timestamp; ``seen_before`` is the value of `seen` when it was requested.
 
         Raises:
             StoreUnavailable: time went backwards: the store has lost data, or another store answers.
@@ -80,7 +80,7 @@ class Oracle:
         return name.decode()
 
     def last_failover(self) -> int:
-        """The timestamp of the last failover, 0 without one: earlier commits may be lost."""
+        """The timestamp of the last failover, which may have lost earlier commits; 0 without a failover."""
         return int(self._store.one((b"HGET", self._store.keyspace.oracle, b"floor")) or 0)
 
     def timestamp(self) -> int:

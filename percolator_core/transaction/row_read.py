@@ -10,10 +10,10 @@ from percolator_core.store.packing import Command, pack_read
 
 CELLS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 8 << 20
-"""Bounds of one step of reading many cells. Sizes are estimated from the step before."""
+"""Bounds of each step in which many cells are read. Sizes are estimated from the step before."""
 
 UNREAD: Final[Any] = object()
-"""Stands for a value that has to be read. None is a value: the cell does not exist."""
+"""Stands for a value that has to be read. None stands for a cell that was read and does not exist."""
 
 
 class RowRead:
@@ -36,7 +36,7 @@ class RowRead:
 
     @property
     def is_sparse(self) -> bool:
-        """True if a cell is likely to be missing, so that the tablet's standing should be read too."""
+        """True if a cell may well be missing: then the tablet's version, safe point and base are read."""
         return any(one.sparse for one in self.columns) or any(one.sparse for one in self.extra)
 
     def command(self) -> Command:

@@ -40,10 +40,10 @@ Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 1 << 20
-"""Bounds of one step of a scan over one tablet."""
+"""The limits of one step of a scan over one tablet."""
 
 _JUDGED: Final = b"judged"
-"""Precedes the cells of a whole row if not all newest versions are the visible ones."""
+"""In a reply, this marks a whole row of which not all newest versions are the visible ones."""
 
 
 class OtherReads(NamedTuple):
@@ -219,7 +219,7 @@ class TabletScan:
         return sum(len(delta) for _, delta in self.deltas)
 
     def _range(self, low: bytes, high: bytes, resume: bytes) -> tuple[bytes, bytes | None]:
-        """Return the range of a step between two bounds, as `rest`; ``resume`` is from the step's reply."""
+        """Return the range of a step between two bounds, like `rest`; ``resume`` is from the step's reply."""
         first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
         end = None if high == b"+" else high[1:]
         if not resume:

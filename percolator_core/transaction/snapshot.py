@@ -191,7 +191,7 @@ class Snapshot(CellReads):
         return {column: value for column, value in zip(wanted, values, strict=True) if value is not None}
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
-        """The values of many cells, in order.
+        """The values of many cells, in the order of ``cells``.
 
         This takes one round trip if no lock blocks a read, or a few round trips for more than 500 cells.
         Cells of one row that are near each other in the list share a command.
@@ -321,7 +321,7 @@ class Snapshot(CellReads):
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""
-        # A scan must not continue after the commit: the start of a transaction that only wrote may be old.
+        # A scan must not continue after the commit: a transaction that only wrote may have an old start.
         self._must_be_open()
         at = self.start_timestamp
         asked = [scan for scan in scans if not scan.next_page()]

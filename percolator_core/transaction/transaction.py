@@ -135,7 +135,8 @@ class Transaction(Snapshot, TypedWrites):
         """Buffer a write to an encoded column.
 
         Raises:
-            TransactionConflict: the table was changed since the first write to it: run the transaction again.
+            TransactionConflict: the table's definition has changed since the first write to the table: run
+                the transaction again.
         """
         if self._state != "open" or self._process != process.pid:
             self._must_be_open()
@@ -148,7 +149,7 @@ class Transaction(Snapshot, TypedWrites):
             self._writes[handle.name] = {row: {column: write}}
             return
         if self._written[handle.name] is not handle:
-            # The first read found a change of the table; earlier writes were made with the old definition.
+            # The first read found a new definition of the table; earlier writes were made with the old one.
             raise TransactionConflict(handle.name, row, decode_column(column), CHANGED)
         columns = rows.get(row)
         if columns is None:

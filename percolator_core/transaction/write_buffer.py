@@ -23,13 +23,13 @@ TableWrites: TypeAlias = dict[bytes, RowWrites]
 def rows_between(
     writes: TableWrites, handle: TableHandle, low: bytes, high: bytes | None, reverse: bool
 ) -> list[tuple[bytes, RowWrites]]:
-    """The written rows from ``low`` to below ``high``, in order, with the present names of columns."""
+    """The written rows from ``low`` to below ``high``, sorted by key, with the present names of columns."""
     rows = sorted((row for row in writes if low <= row and (high is None or row < high)), reverse=reverse)
     return [(row, handle.named(writes[row])) for row in rows]
 
 
 def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
-    """Apply the writes of ``wanted`` columns to a row's cells, and return them; None means all columns."""
+    """Apply the writes of ``wanted`` columns (None: all columns) to a row's cells; return the cells."""
     for encoded, (kind, value) in writes.items():
         if kind == NOTIFY or is_internal(encoded):
             continue
@@ -46,7 +46,7 @@ def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | 
 def merge(
     stored: Iterator[Row], written: list[tuple[bytes, RowWrites]], wanted: list[str] | None, reverse: bool
 ) -> Iterator[Row]:
-    """Stored and written rows in order; a row that is in both is returned once, with the writes applied."""
+    """Stored and written rows by key; a row that is in both is returned once, with the writes applied."""
     tagged = heapq.merge(
         ((row, 0, cells) for row, cells in stored),
         ((row, 1, writes) for row, writes in written),

@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
 
 
 def mutations_of(writes: Mapping[str, TableWrites], handles: Mapping[str, TableHandle]) -> list[Mutation]:
-    """The writes to each table as mutations, the primary in front. ``handles`` are by table."""
+    """The writes to each table as mutations, the primary in front. ``handles`` are by the table's name."""
     mutations: list[Mutation] = []
     for table, rows in writes.items():
         handle = handles[table]

@@ -263,7 +263,7 @@ class Attempts:
             store.run(call)
 
     def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
-        """Add the counts of a run in another process, and pass its ended runs to the listener."""
+        """Add the counts that a child process returned, and pass its ended runs to the listener."""
         with self._counting:
             so_far = self._counts[observer]
             for field in fields(counts):

@@ -36,17 +36,17 @@ _FEWEST_RUNS: Final = 8
 more."""
 
 _RESERVED_PAUSE: Final = 0.01
-"""Seconds between two claims while only reserved slots are free."""
+"""Seconds between two claims if fewer than half of the slots are free, some reserved ones among them."""
 
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims while fewer than half of the slots are free."""
+"""Seconds between two claims if fewer than half of the slots are free, and none of them is reserved."""
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds to wait for the threads whose child processes were killed."""
 
 
 class ConcurrencyLimit:
-    """The number of runs of one observer that may be under way; it falls while they conflict."""
+    """The limit for the concurrent runs of one observer; it falls while these runs conflict."""
 
     __slots__ = ("_conflicts", "_most", "_runs", "limit")
 
@@ -120,8 +120,8 @@ class Slots:
         """When to claim more cells, in monotonic seconds; infinity while no slot is free.
 
         If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
-        pause, because a claim of one cell costs as much as a claim of many cells. With few slots one free
-        slot is enough.
+        pause, because a claim of one cell costs as much as a claim of many cells. In an executor with few
+        slots in all, the claim may begin at once if one is free.
         """
         free = self.free
         if free <= 0 or not self.observers:

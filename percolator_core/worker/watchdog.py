@@ -36,7 +36,7 @@ _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""
 
 _WAIT: Final = Stream._receive.__code__  # noqa: SLF001 - the one place of the store that may be interrupted
-"""Waits for a reply. An interruption there closes the connection."""
+"""The function that waits for a reply. An interruption in it closes the connection."""
 
 _LIBRARY: Final = f"{store.__name__.partition('.')[0]}."
 _STORE: Final = f"{store.__name__}."

@@ -172,8 +172,8 @@ class Worker:
     def stop(self, grace: float = STOP_GRACE) -> None:
         """Make `run` return when the runs under way have ended. For any thread and for signal handlers.
 
-        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Of
-        several runs for one change only one can commit.
+        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Their
+        cells may then run again elsewhere: of several runs for one change only one can commit.
         """
         self._stop.set(grace)
         hub = self._hub
@@ -233,7 +233,7 @@ class Worker:
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
-        # The worker itself has two tasks (claim, housekeeping); a third slot lets them begin without a wait.
+        # The worker itself has two tasks (claim, housekeeping); with a third slot these two begin at once.
         self._hub = hub = self._db.store.hub(self._plan.slots["hub"] + 3)
         try:
             yield hub

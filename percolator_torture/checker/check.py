@@ -200,7 +200,7 @@ def check_writers(ledger: Ledger, report: Report) -> None:
 
 
 def check_real_time(ledger: Ledger, report: Report) -> None:
-    """Check that a transaction that returned before another began precedes it in the order of timestamps.
+    """Check the timestamps' order: a transaction precedes those that began after it had returned.
 
     A transaction that only writes fixes its snapshot at its commit, so its commit timestamp gives its
     place in the order. A transaction of unknown outcome may commit after it returned, so only its start is

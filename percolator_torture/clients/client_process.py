@@ -1,7 +1,7 @@
 """The process of one client of a run: ``python -m percolator_torture.clients.client_process``.
 
-The first line on stdin is its order, as JSON. The line ``finish`` lets it end early, after the steps under
-way. The end of stdin means that the parent has ended; then the process ends at once.
+The first line on stdin has its instructions, as JSON. The line ``finish`` lets it end early, after the steps
+under way. The end of stdin means that the parent has ended; then the process ends at once.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _PAUSE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The order for a client.
+    """The instructions for a client.
 
-    ``name`` is unique in the folder, ``seat`` the number of its seat in the crew. The client runs the steps
-    from ``first`` to before ``stop``, ``width`` at a time; the share ``two_phase`` (0 to 1) of them commits
-    in two phases. ``lock_ttl`` is in seconds. With ``fake_clock`` the server's clock can be set.
+    ``name`` is unique in the folder. ``seat`` is the client's number, which its successor after a kill gets,
+    too. The client runs the steps from ``first`` to before ``stop``, ``width`` at a time; the share
+    ``two_phase`` (0 to 1) of them commits in two phases. ``lock_ttl`` is in seconds. With ``fake_clock`` the
+    server's clock can be set.
     """
 
     url: str
@@ -63,12 +64,12 @@ class Orders:
     fake_clock: bool = True
 
     def to_json(self) -> str:
-        """Encode the order in one line."""
+        """Encode the instructions in one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Orders:
-        """Decode an order."""
+        """Decode instructions."""
         found = json.loads(line)
         return cls(**{**found, "nemeses": tuple(found["nemeses"])})
 
@@ -175,7 +176,7 @@ class Player:
 
 
 def obey(finishing: threading.Event, obeyed: Callable[[str], object] = str) -> None:
-    """Read orders until stdin ends, then exit. ``finish`` sets ``finishing``; ``obeyed`` gets all others."""
+    """Read lines until stdin ends, then exit: ``finish`` sets ``finishing``, ``obeyed`` gets all others."""
     for line in sys.stdin:
         if line.strip() == "finish":
             finishing.set()
@@ -185,7 +186,7 @@ def obey(finishing: threading.Event, obeyed: Callable[[str], object] = str) -> N
 
 
 def main() -> None:
-    """Follow the order of the parent."""
+    """Follow the instructions of the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     player = Player(Orders.from_json(sys.stdin.readline()))
     threading.Thread(target=obey, args=(player.finishing,), daemon=True).start()

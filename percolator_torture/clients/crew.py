@@ -111,7 +111,7 @@ class Crew:
         return None
 
     def kill(self, seat: int, order: str = "") -> subprocess.Popen[bytes] | None:
-        """Kill the process of the seat, or have it kill itself by an order; None if it is not at work."""
+        """Kill the process of the seat, or send it the order to kill itself; None if it is not at work."""
         process = self.process_of(seat)
         if process is not None:
             self._killed.add(process)

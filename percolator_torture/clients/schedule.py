@@ -95,10 +95,10 @@ FAULTS: Final[dict[Nemesis, dict[Kind, float]]] = {
 _CHANCE: Final = 0.004
 """The probability of each nemesis of the network, for one operation."""
 _SHORT: Final = (0.0, 0.03)
-"""Seconds of most faults."""
+"""Most faults of the network last so many seconds, at least and at most."""
 _LONG_SHARE: Final = 0.05
 _RARE: Final = 5
-"""For this many kills there is one of each event that delays all clients."""
+"""Each event that delays all clients happens once for this many kills."""
 _FIRST, _LAST = 0.02, 0.85
 """Faults happen between these shares of the run. At its start and end few clients work, and a fault might
 have to wait for one.
@@ -115,7 +115,7 @@ class Event:
 
 
 def parse_nemeses(names: str) -> tuple[Nemesis, ...]:
-    """Parse names joined by commas; ``all`` is all but garbage collection, ``none`` is none.
+    """Parse names joined by commas; ``all`` means all but garbage collection, ``none`` no nemesis.
 
     Raises:
         ConfigurationError: a name is unknown or missing, or stated together with ``all`` or ``none``.

@@ -26,13 +26,13 @@ from percolator_torture.faults.plan import GIVES_UP, Fault, Happened, Kind, Oper
 from percolator_torture.faults.stepper import MortalClient, Point, current_stepper
 
 REMEMBERED: Final = 10_000
-"""Faults in `FaultyStore.happened`; older faults are only counted."""
+"""At most this many faults are in `FaultyStore.happened`; older faults are only counted."""
 
 
 class FaultyStore(Store):
     """A store whose operations meet the faults of ``plan``, and which a `Stepper` can stop.
 
-    ``plan`` may be replaced at any time; None is no faults. For blocking code and under a hub.
+    ``plan`` may be replaced at any time; None is no faults. The store works in blocking code and under a hub.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FaultyStore(Store):
         self.counts: Counter[Kind] = Counter()
         """The number of faults so far, by kind."""
         self.happened: deque[Happened] = deque(maxlen=REMEMBERED)
-        """The newest faults, in order."""
+        """The newest faults, the oldest of them first."""
         self._counting = threading.Lock()
         self._number = 0
         self._names: dict[Any, str] = {}
@@ -73,7 +73,7 @@ class FaultyStore(Store):
         """Call `Store.defer`, with faults; lost operations stay lost. A `Stepper` waits for the replies."""
         stepper = current_stepper()
         if stepper is not None:
-            # One by one, each with its reply, so that the test goes on with a known state.
+            # Send the commands one by one and wait for each reply: then the test goes on with a known state.
             for command in commands:
                 self._operate((command,), NONE, manner="deferred")
             return
@@ -168,7 +168,7 @@ class FaultyStore(Store):
         self, fault: Fault, operation: Operation, send: Callable[[Sequence[Command]], Exchange]
     ) -> Exchange:
         commands, kind = operation.commands, fault.kind
-        # `call_apart` has to block its thread: a task that waited in the hub would keep its caller's lock.
+        # `call_apart` has to block its thread: if it waited in the hub, its task would keep a lock meanwhile.
         sleep = time.sleep if operation.manner == "apart" else self.sleep
         if kind in _WAITS_FIRST and fault.seconds:
             sleep(fault.seconds)

@@ -333,7 +333,7 @@ def _check_record(record: TransactionRecord) -> None:
     elif record.commit_ts is not None and (record.outcome != "ok" or not record.writes):
         wrong = "it has a commit timestamp and no writes that are known to have committed"
     elif record.blind and (record.reads or record.scans):
-        wrong = "it is blind and read"
+        wrong = "it is blind, but has reads"
     elif _repeats([write.cell for write in record.writes]):
         wrong = "it lists a cell twice among its writes"
     if wrong is not None:

@@ -76,7 +76,7 @@ class Journal:
             self._write({"n": record.number, **_result(record)})
 
     def note(self, record: TransactionRecord) -> None:
-        """Write a transaction that has ended and never began to commit, or had nothing to commit."""
+        """Write a transaction that has ended without an attempt to commit, or with nothing to commit."""
         self._write_record(record, _result(record))
 
     def check_process(self) -> None:
@@ -164,7 +164,7 @@ def read_history(source: str | Path | Iterable[str | Path]) -> History:
 
 
 def read_records(path: str | Path) -> Iterator[TransactionRecord]:
-    """Yield the transactions in one file: transactions with a result in order, then transactions without.
+    """Yield the transactions in one file: first those with a result, as they ended, then those without.
 
     Raises the errors of `read_history`.
     """

@@ -114,7 +114,7 @@ class Processes:
 
 
 def check_process(name: str) -> None:
-    """Raise ValueError unless the name has 1 to 64 of letters, digits, ``_``, ``.`` and ``-``."""
+    """Raise ValueError unless the name is 1 to 64 characters: letters, digits, ``_``, ``.`` or ``-``."""
     if not _PROCESS.fullmatch(name):
         raise ValueError(
             f"a process is named with 1 to 64 letters, digits, '_', '.' or '-', not {name!r}: rename it"

@@ -229,7 +229,7 @@ class Recorder:
         """Run ``fn`` in a transaction and commit; after a conflict run it again, as `Database.run` does.
 
         Raises:
-            TransactionConflict: also the last of ``attempts`` (1 or more) conflicted.
+            TransactionConflict: all ``attempts`` (1 or more) conflicted.
             CommitUndetermined, StoreUnavailable, …: as for `Transaction.commit`; and all errors of ``fn``.
         """
         if attempts < 1:

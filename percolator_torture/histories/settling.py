@@ -52,7 +52,7 @@ def end_locks(db: Database) -> bool:
 
 
 def read_state(db: Database, table: str, lock_ttl: float) -> FinalState:
-    """Read all versions and leftovers, then collect garbage and add the leftovers after it."""
+    """Read all versions and leftovers; collect garbage, and also return the leftovers after that."""
     final = read_final(db, [table])
     db.collect_garbage(timedelta(0))
     # The first collection may keep versions for readers below the old safe point; the second removes them.

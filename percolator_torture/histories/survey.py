@@ -87,7 +87,7 @@ class _Tablet:
             self._check_lock_index(entries)
 
     def look_at_key(self, name: bytes) -> None:
-        """Report the key of a row that is missing in the row index; report each entry of a dirty index."""
+        """Report a key whose row is not in the row index; report each entry of a dirty index."""
         kind, _, rest = name.partition(b":")
         if kind in {b"r", b"v"} and rest not in self.rows:
             what = "a row" if kind == b"r" else "the history of a row"

@@ -112,7 +112,7 @@ def failover(
     phases.
 
     Args:
-        rounds: for each row of the result; 1 or more. Each takes about a second.
+        rounds: the number of rounds for each setting and state, 1 or more. A round takes about a second.
         seed: of all random choices.
         tell: called with a line for each round.
         settings: the durabilities, and the states of their replicas.

@@ -52,10 +52,10 @@ def create_tables(db: Database) -> None:
 class Found:
     """The fate of the numbers. Outcomes can be added.
 
-    ``acknowledged`` is the number of commits that returned, ``undetermined`` of those that raised
-    CommitUndetermined. ``lost`` numbers were acknowledged, but are in no cell. ``torn`` numbers are in only
-    one of their two cells. ``doubled`` numbers were committed more than once. ``unexpected`` numbers were
-    reported as not committed, but exist.
+    ``acknowledged`` is the number of commits that returned, and ``undetermined`` is the number of those that
+    raised CommitUndetermined. ``lost`` numbers were acknowledged, but are in no cell. ``torn`` numbers are in
+    only one of their two cells. ``doubled`` numbers were committed more than once. ``unexpected`` numbers
+    were reported as not committed, but exist.
     """
 
     acknowledged: int = 0

@@ -1,4 +1,4 @@
-"""Check that timestamps stay unique and in order while their server dies and is replaced."""
+"""Check that timestamps stay unique and increase while their server dies and is replaced."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Restart(StrEnum):
     """The ways in which the server restarts."""
 
     KILLED = "killed"
-    """SIGKILL; the kernel still writes its data to the log."""
+    """SIGKILL; the kernel still writes the server's data to the log."""
     CUT = "killed, log cut"
-    """SIGKILL; the log is cut at a random byte of the part written since shortly after the last restart."""
+    """SIGKILL; the log is cut at a random byte after those that `_sync` has put on disk."""
     STOPPED = "stopped"
     """An orderly shutdown."""
     PROMOTED = "replica promoted"
@@ -49,8 +49,8 @@ class Restart(StrEnum):
 class TimestampsResult:
     """The outcome of all restarts, all clients together. Outcomes can be added.
 
-    ``repeated`` timestamps were issued before; ``backwards`` timestamps are not above all timestamps that any
-    client had received before the request. ``clock_jumps`` is the number of times the clock was set back.
+    ``repeated`` timestamps were issued before; ``backwards`` timestamps are at or below one that a client had
+    received before they were requested. ``clock_jumps`` is the number of times the clock was set back.
     """
 
     restarts: int
@@ -120,7 +120,7 @@ def timestamps(restarts: int, seed: int, tell: Callable[[str], None]) -> Timesta
 
 
 def backwards(taken: Iterable[Taken]) -> int:
-    """Count the timestamps that are not above all timestamps received before their request."""
+    """Count the timestamps that are at or below one received before they were requested."""
     by_end = sorted(taken, key=lambda one: one.ended)
     newest = position = wrong = 0
     for one in sorted(by_end, key=lambda one: one.begun):

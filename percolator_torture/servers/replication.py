@@ -60,5 +60,5 @@ def promote(replica: PrivateServer) -> None:
 
 
 def furthest(replicas: Sequence[PrivateServer]) -> PrivateServer:
-    """Return the replica with most data, which a failover promotes."""
+    """Return the replica with the most data, which a failover promotes."""
     return max(replicas, key=offset_of)

@@ -30,7 +30,7 @@ FAILOVERS: Final = 4
 
 _PORTION: Final = 20
 _FAILOVER_PORTION: Final = 4
-"""Rounds of a row in a portion: one for each of the four ways to write (``two_phase``, ``under_hub``)."""
+"""Rounds of each setting in a portion: one for each combination of ``two_phase`` and ``under_hub``."""
 
 
 class _Stopped(Exception):
@@ -192,7 +192,7 @@ def _log_table(found: Sequence[LogLoss]) -> Table:
 
 
 def _relative_speeds(rows: Sequence[FailoverRow]) -> list[float]:
-    """Return each row's speed relative to the first row with the same state of the replicas."""
+    """Return the speed of each row of the report, relative to the first one with the same ``before``."""
     firsts = {row.before: row.per_second for row in reversed(rows)}
     return [row.per_second / (firsts[row.before] or 1.0) for row in rows]
 

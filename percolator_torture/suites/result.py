@@ -32,8 +32,8 @@ class Result:
 
     ``run`` describes its work and ``found`` its outcome, each in a few words; ``wrong`` has a sentence for
     each violation, ``figures`` the numbers, ``tables`` measurements that no check judges. ``seconds`` is its
-    duration. If there is a violation, ``folder`` has the histories, and ``namespace`` the data on a server of
-    the user.
+    duration. If there is a violation, the histories are in ``folder``, and, on a server of the user, the data
+    in ``namespace``.
     """
 
     suite: str

@@ -29,8 +29,7 @@ def chosen(names: Iterable[str], settings: Settings) -> list[str]:
     """Find suites by name: ``all``, or no name, means all suites that can run with ``settings.url``.
 
     Raises:
-        ConfigurationError: there is no such suite; or a URL is given, but the suite needs private servers, or
-            a nemesis is not possible at the URL.
+        ConfigurationError: there is no such suite; or a suite or nemesis is not possible at the given URL.
     """
     wanted = list(dict.fromkeys(names)) or [ALL]
     possible = list(SUITES if settings.url is None else WORKLOADS)

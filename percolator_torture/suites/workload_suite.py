@@ -288,8 +288,8 @@ def _table_of_bases(figures: dict[str, Any]) -> Table:
     lines = {
         **{f"maintainer killed: {step}": count for step, count in figures["killed"].items()},
         **{f"file {kind} for a while": count for kind, count in figures["damaged"].items()},
-        "reads of such a file with an empty cache, refused": figures["refused_at_once"],
-        "reads of clients and maintainers, refused for a damaged file": figures["refused_to_clients"],
+        "refused reads of a damaged file, with an empty cache": figures["refused_at_once"],
+        "refused reads of a damaged file by clients and maintainers": figures["refused_to_clients"],
         "passes of maintainers and runs of observers": figures["passes"]["ok"],
         "passes that failed": figures["passes"]["fail"],
     }

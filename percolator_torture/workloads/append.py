@@ -1,4 +1,4 @@
-"""Append to lists: each ends up with the entries of committed transactions, once, in their order."""
+"""Append to lists: each ends up with the entries of committed transactions, once, in the order of commits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from percolator_torture.workloads.workload import TABLE, State, Workload
 
 _COLUMN = "entries"
 _ACTIVE = 128
-"""Lists that grow at the same time."""
+"""The number of lists that grow at the same time."""
 _LENGTH = 24
-"""About the number of entries of a full list. Lists stay short, because each new entry rewrites its list."""
+"""A list of about this many entries is full. Lists stay short, because each new entry rewrites its list."""
 _MOST = 3
 _READS = 0.2
 
@@ -53,7 +53,7 @@ class Append(Workload):
                 yield f"the list {row.decode()} was read with an entry twice: {seen!r}"
 
     def verify(self, state: State, history: History, final: FinalState) -> Iterator[str]:
-        """Check that each list has the entries of its versions in order, and fits its writers' outcomes."""
+        """Check that each list has one entry for each version, in order, and fits its writers' outcomes."""
         lists = {row: _entries(cells.get(_COLUMN)) for row, cells in state.items()}
         for row, entries in lists.items():
             cell = CellKey(TABLE, row, _COLUMN)

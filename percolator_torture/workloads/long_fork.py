@@ -68,7 +68,7 @@ class LongFork(Workload):
 
     @staticmethod
     def _readings(history: History, final: FinalState) -> dict[int, list[tuple[tuple[int, ...], int]]]:
-        """For each group, the version of each cell that a reader saw, counted from 1, and the reader."""
+        """The reads of each group: for each cell the number of the version read (0: none); and the reader."""
         places: dict[tuple[int, int], int] = {}
         group_of: dict[int, int] = {}
         for group in range(GROUPS):

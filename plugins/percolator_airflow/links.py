@@ -12,7 +12,7 @@ from percolator_airflow.names import URL_PREFIX
 
 
 class ChainLink(BaseOperatorLink):
-    """The chain's graph, with the backlog of each observer."""
+    """The link to the chain's graph, which shows the backlog of each observer."""
 
     name = "Chain"
 
@@ -22,7 +22,7 @@ class ChainLink(BaseOperatorLink):
 
 
 class QuarantineLink(BaseOperatorLink):
-    """The chain's cells in quarantine."""
+    """The link to the chain's cells in quarantine."""
 
     name = "Quarantine"
 

@@ -78,7 +78,7 @@ def test_close_tells_that_commits_are_lost(state: Path, disk: Disk, caplog: pyte
     assert not lives(state)
     db.close()
     with open_store(state) as after:
-        assert "did not end in order" in caplog.text
+        assert "was not shut down properly" in caplog.text
         assert rows(after) < acknowledged
         assert floor(after) > before
         assert after.timestamp() > time.time() * SECOND + 5 * SECOND

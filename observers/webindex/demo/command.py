@@ -82,7 +82,7 @@ def demo(
 
 
 def _stop_in_order() -> None:
-    """Handle a kill and a closed terminal like Ctrl-C, so that worker, Spark and store stop in order.
+    """Handle a kill and a closed terminal like Ctrl-C, so that worker, Spark and store are shut down.
 
     A signal that the caller ignores (nohup) stays ignored.
     """

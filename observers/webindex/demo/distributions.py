@@ -20,7 +20,7 @@ from urllib.parse import quote
 from observers.webindex.demo import to_html
 
 MAX_DOCUMENT: Final = 256 * 1024
-"""The most bytes of a document; a larger document gets no page."""
+"""A document of more bytes than this gets no page."""
 
 _DOCUMENTS: Final = frozenset({".md", ".rst", ".txt", ".html", ".htm"})
 _LICENCE: Final = re.compile(r"^(licen[cs]e|copying|notice|authors|copyright)", re.IGNORECASE)

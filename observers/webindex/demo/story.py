@@ -44,8 +44,9 @@ _LOOK: Final = 0.2
 class Settings:
     """The options of the demo.
 
-    ``docs``: a folder of pages; None is the installed distributions. ``limit``: the largest number of pages.
-    ``folder``: for documents, store and index. ``fresh``: delete the results of earlier runs first.
+    ``docs``: a folder of pages; None means the documents of the installed distributions. ``limit``: the
+    largest number of pages. ``folder``: for documents, store and index. ``fresh``: delete the results of
+    earlier runs first.
     """
 
     docs: Path | None = None

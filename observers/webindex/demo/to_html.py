@@ -158,7 +158,10 @@ def restructured(text: str) -> str:
 
 
 class _Restructured:
-    """Convert block by block; the level of a heading is the order in which its underline first occurred."""
+    """Convert block by block.
+
+    The first kind of underline in the text marks headings of level 1, the second those of level 2, and so on.
+    """
 
     def __init__(self, targets: dict[str, str]) -> None:
         self._targets = targets

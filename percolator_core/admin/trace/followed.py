@@ -23,8 +23,8 @@ RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 class FollowedChange:
     """A change that is followed. ``start_ts`` is that of its transaction, 0 if it is not needed.
 
-    ``is_cold`` is True if the base has the newest version of the cell: its first run is not known, and each
-    known run is a rerun.
+    ``is_cold`` is True if the base has the newest version of the cell: then the first run for the change is
+    not known, and each known run is a rerun.
     """
 
     table: str

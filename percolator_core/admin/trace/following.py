@@ -317,7 +317,8 @@ class Following:
             handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
             tag = handle.tag(change.row)
-            # In this order no version is missed. A version that is overwritten in between counts twice.
+            # The newest version is read first, so none is missed. If it is overwritten before the second
+            # command, it counts twice.
             commands += [
                 self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
                 (b"ZLEXCOUNT", history_key(tag, change.row), b"[" + low, b"(" + high),

@@ -55,7 +55,7 @@ class Outcome:
 class Change:
     """A change of an observed cell, committed at ``timestamp`` (µs).
 
-    The timestamp is None for notifications from outside: the store keeps only their runs.
+    The timestamp is None for notifications of the traced row: the store keeps only their runs.
     """
 
     table: str
@@ -114,7 +114,7 @@ class Trace:
 
     @property
     def seconds(self) -> float | None:
-        """The time from the first change to the last commit of a run; None without a run."""
+        """The time from the first change to the last of the runs' commits; None without a run."""
         if not self.runs:
             return None
         begins = [change.timestamp for change in self.changes if change.timestamp is not None]

@@ -207,7 +207,7 @@ def _crossings(rows: Sequence[Sequence[str]], after: Mapping[str, Sequence[str]]
 
 
 def _place_down(rows: Sequence[Sequence[Box]], routes: Iterable[Sequence[str]]) -> None:
-    """Set the y of each box: near the mean of its neighbours, in order, without overlap."""
+    """Set the y of each box: near the mean of its neighbours, without overlap or a change of the order."""
     before, after = _neighbours(routes)
     boxes = {box.node: box for row in rows for box in row}
     for row in rows:

@@ -1,7 +1,7 @@
 -- The server's clock, in microseconds since the epoch. Scripts read the time only here, so that a test can replace
 -- the clock.
 
--- Read once per call: each mark and lock needs it.
+-- The time is read once per call, because each mark and lock needs it.
 local time_of_this_call
 
 local function now()

@@ -11,7 +11,7 @@ local function even(time)
 end
 
 -- Return the fields of a meta hash that a call needs for the cells in ARGV, or nil if more than 16 may be needed. Each
--- cell has `step` arguments; the third is the column. The hash of a table with base or observers has many fields.
+-- cell has `step` arguments; the third is the column. A table with base or observers has many fields: do not read all.
 local function fields_for(first, step, last)
   local column = ARGV[first + 2]
   local fields = {'version', 'safe', 'o' .. column}

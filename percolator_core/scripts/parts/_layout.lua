@@ -74,7 +74,7 @@ local function history_prefix(column)
   return pack_column(column)
 end
 
--- The column that an acknowledgement acknowledges, or nil for any other column, the marker of a typed row included.
+-- The observed column of an acknowledgement; nil if `column` is another one, also for the marker of a typed row.
 local function acknowledged(column)
   local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
   return behind and string.sub(column, behind + 1) or nil

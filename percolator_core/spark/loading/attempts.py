@@ -102,7 +102,7 @@ class Attempts:
         self._db.client.close()
 
     def end(self) -> None:
-        """Withdraw, and wait until all attempts have stopped writing, for `TOKEN_LIFE` seconds at most.
+        """Call `withdraw`, then wait at most `TOKEN_LIFE` seconds until all attempts have stopped writing.
 
         A killed attempt counts as live until its liveness token expires. An attempt that lives longer is not
         committing: it waits for a lock or for its input, and checks again before its next commit.

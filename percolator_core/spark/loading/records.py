@@ -1,6 +1,6 @@
 """Records of raw tables, and malformed records.
 
-This table has the encoding of each value in a cell.
+This table shows how a value of each type is encoded in a cell.
 
 ======================  =====================================================================
 bytes                   unchanged
@@ -34,7 +34,7 @@ MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
 """The limit of a value in bytes: below the limit of the store, because a task has many records in memory."""
 
 HEAD: Final = 200
-"""The put-aside file has at most this many bytes of a malformed record, from its beginning."""
+"""The put-aside file has at most this many bytes of a malformed record: the first ones."""
 
 Unit = Literal["byte", "line", "row", "file"]
 

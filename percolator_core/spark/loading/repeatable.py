@@ -40,5 +40,5 @@ def run(
 
 
 def in_groups(definition: TableDefinition, rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Group rows of a typed table so that one call of the store commits a group; ``size`` returns bytes."""
+    """Group rows of a typed table so that one call of the store commits a group. ``size`` is in bytes."""
     return in_calls(rows, size, max(1, CELLS_PER_CALL // (1 + len(definition.value_columns))))

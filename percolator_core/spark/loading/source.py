@@ -45,7 +45,7 @@ class Source:
 
     format: str
     files: tuple[tuple[str, str], ...]
-    """``(absolute path, path relative to the given folder)``, in order."""
+    """``(absolute path, path relative to the given folder)``, in the order of the load."""
     unreadable: tuple[BadRecord, ...]
     """Folders that could not be listed."""
     options: ReadOptions
@@ -192,7 +192,7 @@ def _guess_format(roots: Iterable[str]) -> str:
 
 
 def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:
-    """Yield the files of a folder with one of the suffixes, in order. If ``root`` is a file, yield it."""
+    """Yield the files of a folder with one of the suffixes, sorted. If ``root`` is a file, yield it."""
     if not Path(root).is_dir():
         yield root, Path(root).name
         return

@@ -73,7 +73,7 @@ class SplitReader(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[Record | BadRecord]:
-        """Yield the records of the split, in order. Errors of the input become malformed records."""
+        """Yield the records of the split in the file's order. Errors of the input yield malformed records."""
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:  # noqa: ARG002
         """Divide a file into splits of about ``target`` bytes, or yield one split of the whole file."""
@@ -103,7 +103,7 @@ class SplitReader(ABC):
 
 
 def task_size(sizes: Sequence[int], cores: int) -> int:
-    """Return the bytes of a task, from 1 MiB to ``MAX_SPLIT``, so that each core gets a few tasks."""
+    """Return the size of a task in bytes, from 1 MiB to ``MAX_SPLIT``, so that each core gets a few tasks."""
     total = sum(sizes) + _OPENING_COST * len(sizes)
     return min(MAX_SPLIT, max(_MIN_TASK, total // (cores * _TASKS_PER_CORE)))
 

@@ -72,7 +72,7 @@ def merge_group(
     except TransactionConflict:
         if len(group) == 1:
             raise
-        # Other clients may write one of the many rows during each attempt: try the rows one by one.
+        # In every attempt, another client may write one of so many rows: load the records one by one.
         return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 

@@ -61,9 +61,9 @@ class JsonNumber(float):
 
 
 def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | None]:
-    """Return the function that encodes values of a column, except None. It returns None for JSON's null.
+    """Return the function that encodes all values of a column other than None.
 
-    The function raises TypeError or ValueError if a value does not fit.
+    The function returns None for JSON's null. It raises TypeError or ValueError if a value does not fit.
     """
     family = "decimal" if kind.digits else kind.name
     encode = kind.encode
@@ -146,7 +146,7 @@ def _uuid(text: str) -> UUID | None:
         found = UUID(bare)
     except ValueError:
         return None
-    # Python also accepts hyphens, braces and prefixes anywhere.
+    # Refuse hyphens, braces and prefixes in other places, which Python accepts.
     return found if bare.lower() in {str(found), found.hex} else None
 
 

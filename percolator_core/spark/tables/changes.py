@@ -55,7 +55,7 @@ def changed_rows(
     """Read the changed rows of some pieces, with `CHANGE_COLUMNS` after the columns of the query.
 
     Raises:
-        SnapshotTooOld: garbage collection has passed ``since``, or the snapshot.
+        SnapshotTooOld: ``since`` or the snapshot is below the safe point of garbage collection.
     """
     key = query.handle.definition.key
     codec = KeyCodec(query.handle.definition)

@@ -226,7 +226,7 @@ def _true_at(positions: Sequence[int], length: int) -> pa.BooleanArray:
 
 
 def _spread(values: pa.Array, has: pa.BooleanArray) -> pa.Array:
-    """Return a column with the values, in order, where ``has`` is True, and null where it is False."""
+    """Return a column with the next of the values wherever ``has`` is True, and null elsewhere."""
     pa = pyarrow()
     from pyarrow import compute
 

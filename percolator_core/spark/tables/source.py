@@ -22,8 +22,8 @@
 ``mode_of_rows``    write: ``upsert`` (the default), ``insert``, ``update`` or ``remove``
 ``newer``           write: if another client has changed a row since the write began: ``keep`` that row (the
                     default), ``overwrite`` it, or ``fail``
-``since``           write: the timestamp that ``newer`` takes as the beginning of the write: that of the
-                    snapshot from which the rows were computed
+``since``           write: the timestamp of the snapshot from which the rows were computed; for ``newer``,
+                    the write began then
 ``skip_unchanged``  write: ``true`` (the default) writes only cells that differ
 ==================  ==========================================================================================
 

@@ -64,7 +64,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last = self._store().timestamp()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: ARG002
-        """Return a fresh timestamp if a row has changed since the start."""
+        """Return a fresh timestamp if a row has changed since ``start``, or after `_IDLE`; else ``start``."""
         with as_sentence():
             db, since = self._store(), start[_OFFSET]
             if since != self._pin_at:

@@ -48,7 +48,7 @@ def read_table(
         partitions: the maximum number of tasks.
 
     Raises:
-        AnalysisException: Spark's wrapper of an error of the source; `plain_table_error` returns the error.
+        AnalysisException: Spark's wrapper of an error of the source; `plain_table_error` unwraps it.
         UnknownColumn: ``columns`` or ``where`` names an unknown column.
         SnapshotTooOld: garbage collection has passed ``at``.
         BaseDamaged: a file of the base is missing or damaged; restore the file.

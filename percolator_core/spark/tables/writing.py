@@ -63,7 +63,8 @@ _log = logging.getLogger(__name__)
 class WriteJob:
     """The description of a write, for its tasks.
 
-    ``since`` is the timestamp at which the write began, or None for a stream.
+    The write looks for rows that another client changed after the timestamp ``since``. None means that it
+    does not look for them, as in a stream or with ``newer=overwrite``.
     """
 
     options: WriteOptions

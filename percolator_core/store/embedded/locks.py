@@ -68,7 +68,7 @@ class Lock:
 
 
 def no_server(folder: Path) -> Lock | None:
-    """Take and return the server's lock; None if a server lives. The caller holds the mutex."""
+    """Return the server's lock, which this call takes; None if a server lives. The caller holds the mutex."""
     lock = Lock(folder / SERVER)
     if lock.take(fcntl.LOCK_EX):
         return lock

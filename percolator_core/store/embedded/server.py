@@ -120,7 +120,7 @@ class EmbeddedServer:
         """Check that the folder is still the one that this user has joined.
 
         Raises:
-            StoreUnavailable: it was renamed or removed, and another store has its path now.
+            StoreUnavailable: the folder was renamed or removed, and another store has its path now.
         """
         if self._users is not None and not self._users.is_file(self.folder / USERS):
             raise StoreUnavailable(
@@ -131,9 +131,9 @@ class EmbeddedServer:
         """Stop the server if this was its last user; its state stays. Idempotent.
 
         Raises:
-            StoreUnavailable: the server may have ended before its log was on disk, or cannot write its log:
-                acknowledged commits may be lost, or will be lost unless space on the disk is freed soon. In
-                each case, this user has left.
+            StoreUnavailable: the server may have ended before its log was on disk, so acknowledged commits
+                may be lost; or it cannot write its log, so they will be lost unless space on the disk is
+                freed soon. In each case, this user has left.
         """
         if self._users is None or self._process != process.pid:
             return
@@ -144,7 +144,7 @@ class EmbeddedServer:
         except (OSError, PercolatorError) as error:
             _log.warning("could not leave the embedded store in %s: %s", self.folder, error)
         finally:
-            # If the mutex was not taken, for example because the folder was removed, this still ends the use.
+            # Leave also if the mutex was not taken, for example because the folder was removed.
             users, self._users = self._users, None
             if users is not None:
                 users.close()
@@ -238,7 +238,7 @@ class EmbeddedServer:
                     if started:
                         raise died(self.folder, logged)
                     logged = start(self.folder, lock)
-                    # Do not wait until the server is ready: it may load for long, and its user may be killed.
+                    # Do not wait for a ready server: it may load for long, and this user may be killed first.
                     start_watcher(self.folder, self.socket_path)
                 finally:
                     lock.close(release=False)

@@ -164,7 +164,7 @@ def cannot_write(info: bytes) -> bool:
 
 
 def stop(folder: Path, socket_path: str, *, keep_unwritten: bool = False) -> Ending:
-    """Shut the folder's server down and wait for its end. The caller holds the mutex; there is no user.
+    """Shut the folder's server down and wait for its end. The caller holds the mutex; no client is left.
 
     With ``keep_unwritten`` a server that cannot write its log is not stopped. Only this function notes an
     orderly stop: a server that ends in another way, say by SIGTERM, may silently fail to write its log.
@@ -185,7 +185,7 @@ def stop(folder: Path, socket_path: str, *, keep_unwritten: bool = False) -> End
 
 
 class _Attempt:
-    """One attempt to stop a server: it repeats the order to shut down until the server accepts it."""
+    """One attempt to stop a server: it repeats the command SHUTDOWN until the server accepts it."""
 
     def __init__(self, folder: Path, socket_path: str, *, keep_unwritten: bool) -> None:
         self._folder = folder
@@ -232,7 +232,7 @@ def order_shutdown(connection: Connection) -> tuple[bool, bool]:
     The first is True if a failed write of the log stops the shutdown, the second if the server obeys.
 
     With ``everysec`` the server would end normally even if the rest of its log did not fit on the disk. With
-    ``always`` it stops the shutdown in that case. NOSAVE concerns only snapshots: the log is still written.
+    ``always`` it goes on running in that case. NOSAVE concerns only snapshots: the log is still written.
     """
     breaks_off = connection.ask("CONFIG SET appendfsync always") == b"+OK"
     try:

@@ -27,7 +27,7 @@ def start(folder: Path, lock: Lock) -> int:
     """Start a server that inherits ``lock``; return the size of its log file before the start."""
     oldest, needed_by = OLDEST_SERVER, "an embedded store"
     if (folder / "appendonlydir").is_dir():
-        # Redis 6.2 would ignore that folder and start empty.
+        # Redis 6.2 would ignore appendonlydir and start empty.
         oldest, needed_by = (7, 0), f"the state in {folder}, which Redis 7 or newer wrote,"
     binary = find_binary(oldest, needed_by)
     write(folder / "redis.conf", settings(folder))
@@ -35,7 +35,7 @@ def start(folder: Path, lock: Lock) -> int:
     if not history:
         if shutdown.has_log(folder):
             _log.warning(
-                "the redis-server of %s did not end in order the last time: what it acknowledged last "
+                "the redis-server of %s was not shut down properly the last time: what it acknowledged last "
                 "may be lost, and transactions that began before this start are refused",
                 folder,
             )
@@ -55,7 +55,7 @@ def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
     """Run a server until it has become a daemon; return what `start` returns."""
     log = folder / "redis.log"
     logged = log.stat().st_size if log.exists() else 0
-    # From now on the server may write, and then the note of the previous stop is wrong.
+    # From now on the server may write, so the note of the previous stop is not valid any more.
     shutdown.forget_order(folder)
     # The server becomes a daemon and this first process of it ends, so that no zombie remains. In a session
     # of its own, the start does not receive Ctrl-C from the terminal.
@@ -99,7 +99,7 @@ def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
 def start_watcher(folder: Path, socket_path: str) -> None:
     """Start the watcher unless it runs already. It ends the server after all users were killed.
 
-    The caller holds the mutex, and the server lives.
+    Call it with the mutex held, and while the server lives.
     """
     try:
         lock = Lock(folder / WATCHER)
@@ -107,7 +107,8 @@ def start_watcher(folder: Path, socket_path: str) -> None:
             if not sys.executable or not lock.take(fcntl.LOCK_EX):
                 return
             command = [sys.executable, "-I", "-S", watcher.__file__]
-            # A link to the socket may disappear with its TMPDIR. The current directory of a process does not.
+            # A link to the socket may disappear with its TMPDIR. So the watcher runs in the server's folder,
+            # and uses the socket itself.
             here = "/"
             if Path(socket_path).parent != folder:
                 here, socket_path = str(folder), "redis.sock"

@@ -34,11 +34,11 @@ _RETRY = 0.1
 def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
     """Wait until the folder's server ends. If it has no user, end it after its log is written.
 
-    ``lock`` is the watcher's lock, which is held. ``period`` is the time between two checks, in seconds.
+    ``lock`` is the watcher's lock, already held. ``period`` is the time between two checks, in seconds.
     """
     while True:
-        # Opened for each server, because the next server may belong to another store. Not created: a folder
-        # that was removed must not reappear.
+        # This file is opened again for each server, because the next server may belong to another store. It
+        # is not created, because a folder that was removed must not reappear.
         users = Lock(folder / USERS, create=False)
         connection = reach(folder, socket_path, period)
         if connection is None:

@@ -64,7 +64,7 @@ def chain_dags(
         project: the folder from which the chain's functions are imported; None finds it by their modules.
         connection: the id of the Airflow connection of the store.
         namespace: the namespace in the store.
-        load: keys of the block, such as ``{"max_bad": 0}``; False leaves out the DAG.
+        load: keys of ``load:`` in the block, such as ``{"max_bad": 0}``; False leaves out the DAG.
         observe: likewise, such as ``{"engine": "local"}``.
         monitor: likewise.
         maintain: likewise.
@@ -74,8 +74,8 @@ def chain_dags(
         start_date: the start date of the DAGs; no runs are created for the past.
 
     Raises:
-        ConfigurationError: the chain or an argument is invalid, with one line for each mistake. Airflow shows
-            it as the import error of the file.
+        ConfigurationError: the chain or an argument is invalid; the message has one line for each mistake.
+            Airflow shows it as the import error of the file.
     """
     here = folder_of_caller()
     folder = ChainFolder.of(located(here, path), None if project is None else located(here, project))

@@ -1,4 +1,4 @@
-"""``<chain>_maintain``: stale locks, old versions and bases; each task takes a part of the tablets."""
+"""``<chain>_maintain``: resolve locks, collect garbage and maintain bases, in parts of the tablets."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class PublishOperator(StoreOperator):
         self.keep = keep
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """Publish the table, and return the numbers.
+        """Publish the table, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection, the table, the URL or ``keep`` is invalid, or
@@ -76,7 +76,7 @@ class BackupOperator(StoreOperator):
         self.keep = keep
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """Write the backup, and return the numbers.
+        """Write the backup, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection, the URL or ``keep`` is invalid, pyarrow is not

@@ -90,7 +90,7 @@ class StoreOperator(BaseOperator):
 
     @contextmanager
     def guarded(self, carry_on: str) -> Iterator[None]:
-        """Turn errors of the block into Airflow's errors, and end a killed task in order.
+        """Turn errors of the block into Airflow's errors, and end a killed task with a message.
 
         The block has to contain all work of the task. ``carry_on`` is the end of the message if the task is
         killed.

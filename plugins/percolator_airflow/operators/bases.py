@@ -20,7 +20,7 @@ class MaintainBasesOperator(TabletsOperator):
 
     Args:
         chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
-        rate: the most bytes that are written to files in a second; None is no limit.
+        rate: at most this many bytes are written to files in a second; None is no limit.
         share: the part of the time, above 0 and at most 1, in which the store works for this task.
     """
 

@@ -33,7 +33,7 @@ class CollectGarbageOperator(TabletsOperator):
         self.keep = keep
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """Collect, and return the numbers.
+        """Collect, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection, a table or a number is invalid.

@@ -16,7 +16,7 @@ _CARRY_ON: Final = "the next try resolves the rest"
 class ResolveLocksOperator(TabletsOperator):
     """Roll the locks of dead clients forward or back.
 
-    The task may run at any time, and several at the same time.
+    The task may run at any time, also at the same time as other tasks of this kind.
 
     The result has the numbers of locks that were ``committed`` or ``rolled_back``, and of locks that were
     left because their client is ``live``.

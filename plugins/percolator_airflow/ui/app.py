@@ -64,7 +64,7 @@ def make_app() -> FastAPI:
 
 
 async def _with_headers(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    # Read before the request is answered, because the router changes its path.
+    # Read the path before the request is answered, because the router changes the path.
     static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     response = await go_on(request)
     for name, value in HEADERS.items():

@@ -30,7 +30,7 @@ _SUFFIX: Final = dag_ids("")["observe"]
 class KnownChain:
     """A chain that has DAGs. The permissions on the DAG of its observers, ``dag_id``, control access.
 
-    If ``namespace`` is None, the namespace is that of the connection or, without one, the chain's name.
+    If ``namespace`` is None, the namespace is the connection's or, if that has none, the chain's name.
     """
 
     name: str

@@ -21,16 +21,16 @@ from percolator_core.notation.typedtext import Rows, show_row
 from percolator_core.schema.definitions import TableDefinition
 
 LONGEST: Final = 6_000
-"""Characters of a row key in a link, at most: servers and proxies accept URLs of 8 KiB."""
+"""A row key in a link has at most this many characters, because servers and proxies accept URLs of 8 KiB."""
 
 LONGEST_COLUMN: Final = 1_500
-"""Characters of a column's quoted name in a link, at most; a longer name is replaced by its digest."""
+"""A column's name, quoted for a link, has at most this many characters; a digest replaces a longer name."""
 
 _DIGEST: Final = "sha256:"
 """The beginning of a digest that replaces a column's name."""
 
 SHOWN: Final = 90
-"""Characters of a row key that a page shows, at most."""
+"""A page shows at most this many characters of a row key."""
 
 
 class Links:
@@ -100,7 +100,7 @@ def column_token(column: str) -> str:
 
 
 def column_of(token: str, names: Callable[[], Iterable[str]]) -> str:
-    """Return the column of a token; ``names`` is called only for a digest."""
+    """Invert `column_token`; ``names`` returns the names of columns, and is called only for a digest."""
     if not token.startswith(_DIGEST):
         return token
     return next((name for name in names() if token in {name, column_token(name)}), token)
@@ -115,5 +115,5 @@ def quoted(table: str) -> str:
 
 
 def unquoted(part: str) -> str:
-    """Return the name of a quoted part of a path."""
+    """Invert `quoted`."""
     return unquote(re.sub("~(?=[0-9A-F]{2})", "%", part))

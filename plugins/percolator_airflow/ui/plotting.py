@@ -25,10 +25,10 @@ Form = Literal["count", "rate", "age", "size"]
 Values = Sequence[float | None]
 
 _INTERVALS: Final = 4
-"""Intervals of the vertical axis, at most."""
+"""The vertical axis has at most this many intervals."""
 
 _TIMES: Final = 6
-"""Labels of the time axis, at most."""
+"""The time axis has at most this many labels."""
 
 _MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 10_080, 20_160, 43_200)
 _SECONDS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200)

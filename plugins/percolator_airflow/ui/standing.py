@@ -41,7 +41,7 @@ _OLD: Final = 180.0
 """Seconds after which a sample is too old for the current rate."""
 
 _CHAINS: Final = 500
-"""Chains whose samples are kept, at most."""
+"""Samples of at most this many chains are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def parse_when(db: Database, text: str) -> When:
     if moment is not None and moment < 1:
         raise NotationError(f"{text!r} is before 1970")
     if moment is not None and moment >= 2**53:
-        raise NotationError(f"{text!r} is after the last time of a store, in the year 2255")
+        raise NotationError(f"{text!r} is too late: the timestamps of a store end in the year 2255")
     return When(text, moment, now)
 
 

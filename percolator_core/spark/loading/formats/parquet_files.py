@@ -1,4 +1,4 @@
-"""Parquet: one record a row, some row groups a split. Keys and values may be any bytes, in binary columns."""
+"""Parquet: a row is a record, some row groups are a split. Binary keys and values may be any bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from percolator_core.spark.loading.records import BadRecord, Origin, Record
 from percolator_core.spark.loading.splits import Split, SplitReader
 
 _BATCH: Final = 512
-"""Rows that are decoded together."""
+"""The number of rows that are decoded together."""
 
 _UNREADABLE: Final = (OSError, ValueError, NotImplementedError)
 """Errors of pyarrow for damaged files and unknown encodings."""
@@ -94,7 +94,7 @@ def _open(path: str) -> Any:
 
 
 def _one_by_one(batch: Any) -> Iterator[Any]:
-    """Decode the rows of a batch with an undecodable value, such as text that is not UTF-8, one by one."""
+    """Decode one by one the rows of a batch that has an undecodable value, such as text that is not UTF-8."""
     for number in range(batch.num_rows):
         try:
             yield batch.slice(number, 1).to_pylist()[0]

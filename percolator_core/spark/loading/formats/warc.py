@@ -121,7 +121,7 @@ def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, obj
 
 
 def digest_matches(digest: str | None, block: bytes) -> bool:
-    """Return False if the digest (``sha1:BASE32`` or hexadecimal) is of a known kind but not the block's."""
+    """Return False if the digest (``sha1:BASE32`` or hex) is of a known kind, but not that of ``block``."""
     algorithm, _, expected = (digest or "").partition(":")
     algorithm = algorithm.lower().replace("-", "")
     if algorithm not in {"md5", "sha1", "sha256", "sha512"} or not expected:

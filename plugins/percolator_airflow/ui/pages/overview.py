@@ -25,7 +25,7 @@ router = APIRouter()
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Stores that are read concurrently."""
+"""At most this many stores are read concurrently."""
 
 _PAGES: Final = {"load": "", "observe": "", "monitor": "plots", "maintain": "locks"}
 """The page to which the tab of each DAG leads."""

@@ -24,10 +24,10 @@ SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "all": None}
 """The periods that a user can choose, in seconds; None is the whole history."""
 
 MOST: Final = 12
-"""Observers in a plot, at most: there are 12 styles of curves, and more would be hard to distinguish."""
+"""A plot has at most this many observers: it has 12 styles of curves, and more are hard to distinguish."""
 
 _POINTS: Final = 360
-"""Samples in a plot, at most."""
+"""A plot has at most this many samples."""
 
 
 @dataclass(frozen=True, slots=True)

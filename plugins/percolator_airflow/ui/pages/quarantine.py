@@ -28,13 +28,13 @@ from percolator_core.notation.error import NotationError
 router = APIRouter()
 
 PAGE: Final = 50
-"""Cells on a page, at most."""
+"""A page has at most this many cells."""
 
 _LINE: Final = 240
-"""Characters of an error in the list, at most."""
+"""The list shows at most this many characters of an error."""
 
 _TRACEBACK: Final = 20_000
-"""Characters at the end of a traceback that are shown, at most."""
+"""At most this many characters at the end of a traceback are shown."""
 
 _TOGETHER: Final = 500
 """At most this many cells are read, and then discarded, at once."""

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 COLUMNS: Final = 50
-"""Columns of a row on its page, at most."""
+"""The page of a row shows at most this many columns."""
 
 VERSIONS: Final = 8
-"""Versions of each cell on the page of its row, at most."""
+"""The page of a row shows at most this many versions of each cell."""
 MORE_VERSIONS: Final = 100
-"""Versions of a cell on a page of its own, at most."""
+"""The page of a single cell shows at most this many versions."""
 
 _LONGEST_FILE: Final = 150
-"""Characters of the name of a downloaded file, at most."""
+"""The name of a downloaded file has at most this many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _version(  # noqa: PLR0917
 
 
 def _marker(found: RowHistory, when: When) -> list[tuple[str, float, str]]:
-    """Return the times of a typed row's insertions and deletions, newest first, each with a word for it.
+    """Return the times when a typed row was inserted or deleted, newest first, each with the word to show.
 
     The base has only the time of the row's newest change, so the word for that time is "there".
     """

@@ -37,7 +37,7 @@ SECONDS: Final = 0.1
 """Seconds for which a page reads rows, also rows that the filter excludes; the next page continues."""
 
 CONDITIONS: Final = 20
-"""Comparisons in the filter of a raw table, at most: each one is made for each row."""
+"""A filter of a raw table has at most this many comparisons, because each is made for each row."""
 
 CUT: Final = 4_096
 """Bytes of a value that are fetched for the list; the list shows fewer."""
@@ -46,7 +46,7 @@ SIZES: Final = (20, 50, 200)
 """Numbers of rows on a page that a user can choose."""
 
 CELLS: Final = 8
-"""Cells of a raw row in the list, at most; the page of the row has all."""
+"""The list shows at most this many cells of a raw row; the page of the row shows all."""
 
 
 @dataclass(frozen=True, slots=True)

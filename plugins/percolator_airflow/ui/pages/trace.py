@@ -27,16 +27,16 @@ from percolator_core.notation.typedtext import parse_row
 router = APIRouter()
 
 DEPTH: Final = 20
-"""At most this many runs in a sequence are followed, each caused by the one before."""
+"""A sequence of runs, each caused by the one before, is followed for at most this many runs."""
 
 CHANGES: Final = 300
-"""Changes that are followed, at most."""
+"""At most this many changes are followed."""
 
 BRANCHES: Final = 20
-"""Branches of a run that are drawn, at most."""
+"""At most this many branches of a run are drawn."""
 
 _WROTE: Final = 12
-"""Columns that the line of a run names, at most."""
+"""The line of a run names at most this many columns."""
 
 SCALE: Final = 1000
 """The width of a time bar in the units of its SVG."""
