@@ -60,7 +60,7 @@ _QUEUE: Final = CombineQueue("queue", ("sums", _AMOUNT), _add_up)
 
 
 def recompute(t: ObserverTransaction, cell: Cell) -> None:
-    """Sum all rows for the notified row (a weak observer)."""
+    """Write the sum of the notified row's parts into ``totals`` (a weak observer)."""
     parts = t.scan("parts", prefix=cell.row + b"/", columns=[_AMOUNT])
     t.set("totals", cell.row, _AMOUNT, b"%d" % sum(int(cells[_AMOUNT]) for _, cells in parts))
 

@@ -6,9 +6,9 @@ At the first size the servers are equal, and the ratio shows the noise.
 
 Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads one
 cell in each of two random rows and writes the two cells back, 256 in flight under a hub. No row is written
-twice in a round, so all histories are of equal length. A step of a scan reads 512 rows from a random
-position. A plain HGETALL of a random row shows the cost of larger memory for the server itself. CPU time is
-that of the client and the server together.
+twice in a round, so no row gets many versions. A step of a scan reads 512 rows from a random position. A
+plain HGETALL of a random row shows the cost of larger memory for the server itself. CPU time is that of the
+client and the server together.
 
 The servers do not rewrite their logs during a measurement. A rewrite forks, and afterwards the first write to
 each page of memory takes a page fault. That cost is caused by the rewrite, not by the size.
@@ -50,7 +50,8 @@ ROUNDS: Final = 3
 few rows."""
 
 _FEW_ROWS: Final = 50_000
-"""Up to this number of rows, histories are cleared between rounds; larger stores seldom write a row twice."""
+"""Up to this number of rows, garbage is collected between rounds, because these write the same rows again.
+In a larger store that is rare."""
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
 _KEYS: Final = 1 << 64
@@ -202,7 +203,7 @@ class GrowingStore:
         return self._cost(run, count)
 
     def clear_histories(self) -> None:
-        """Clear histories, so that no row is slow because of earlier rounds."""
+        """Remove older versions from a small store, so that no row is slow because of earlier rounds."""
         if self.rows <= _FEW_ROWS:
             self._db.collect_garbage(timedelta(0))
 

@@ -54,7 +54,7 @@ Span = tuple[float, float, list[int]]
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Measure timestamps a second by callers and processes, the capacity, and the cost of a request."""
+    """Measure the rate for each number of callers and of processes, the capacity, and a request's cost."""
     with place("unix") as here, _processes(max(PROCESSES)) as pool:
         _together(pool, max(PROCESSES), partial(_call, here.url, 1, 1), _START)
         yield from _under_one_hub(here, scale)

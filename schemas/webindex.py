@@ -59,7 +59,7 @@ class Outlinks(RootModel[dict[Url, tuple[Text, ...]]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Outlinks:
-        """Return the value that ``encode`` wrote; for None, no links. Raises pydantic.ValidationError."""
+        """Return what ``encode`` wrote, or an empty value for None. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls({})
 
 
@@ -74,7 +74,7 @@ class Anchors(RootModel[tuple[Text, ...]]):
 
     @classmethod
     def decode(cls, value: bytes | None) -> Anchors:
-        """Return the value that ``encode`` wrote; for None, no texts. Raises pydantic.ValidationError."""
+        """Return what ``encode`` wrote, or an empty value for None. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls(())
 
 

@@ -60,7 +60,7 @@ class Trade:
 
 @dataclass(frozen=True, slots=True)
 class MarketWatch:
-    """Read the change of the securities on a customer's watch list since the last close."""
+    """Read how much the worth of a customer's watch list has changed since the last close, in percent."""
 
     customer: int
 

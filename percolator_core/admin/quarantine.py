@@ -365,7 +365,7 @@ class _Pages:
         return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:
-        """Return the beginning of the first place with cells, from the place with index ``at`` on."""
+        """Return the beginning of the first `_Place` with cells, from the one with index ``at`` on."""
         for first in range(at, len(self._keys), _COUNTED_AT_ONCE):
             some = self._keys[first : first + _COUNTED_AT_ONCE]
             for offset, count in enumerate(self._store.call(*[(b"HLEN", key) for key in some])):
@@ -374,7 +374,7 @@ class _Pages:
         return None
 
     def _take(self, position: _Position, wanted: int) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Return about ``wanted`` cells of a place, as mark and record, and move the position past them.
+        """Return about ``wanted`` cells of ``position.place``, as mark and record, and move the position on.
 
         The second result is True if these are all remaining cells of the place, sorted by `_sort_key`.
         """
@@ -389,7 +389,8 @@ class _Pages:
         began, after = position.scan, position.after
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
-        # If the place has many new cells, the scan returns them in parts, and some cells are shown twice.
+        # If so many cells were added since the last page that this scan returns only a part, some cells are
+        # shown twice.
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = sorted((_sort_key(mark), mark, record) for mark, record in pairs)
         return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN

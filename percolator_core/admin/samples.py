@@ -7,7 +7,8 @@
 [(1795340170954000, 12)]
 
 The samples are entries of a stream. Each entry has one field: its name is the list of observers, which Redis
-stores once for several entries, and its value has the numbers, column by column. Both are compressed JSON.
+stores once for several entries, and its value has the sample's numbers, column by column. Both are compressed
+JSON.
 """
 
 from __future__ import annotations

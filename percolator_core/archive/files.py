@@ -304,9 +304,9 @@ def _verified(location: Location, file: str, is_right: Callable[[bytes], bool]) 
 def write_marks(
     location: Location, folder: str, marks: Iterable[Mark], last: MarksFile | None
 ) -> MarksFile | None:
-    """Write the marks of a tablet; return ``last`` if its marks are equal, None without marks.
+    """Write the marks of a tablet to a file, unless the last backup's file ``last`` has the same marks.
 
-    Raises StoreUnavailable.
+    Return the file with the marks, or None if there are no marks. Raises StoreUnavailable.
     """
     lines = [[one.observer, one.row.hex(), one.column.hex(), one.record] for one in sorted(marks)]
     if not lines:

@@ -35,9 +35,9 @@ def repeated(step: ColdRows) -> int:
 
 
 class Portion:
-    """Rows that were read by steps of `calls.cold`, in ascending order of key. They are numbered from 0.
+    """Rows that were read by steps of `calls.cold`, in ascending order of key. Their indexes begin at 0.
 
-    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the numbers of the rows that stay
+    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the indexes of the rows that stay
     in the store.
     """
 
@@ -49,10 +49,10 @@ class Portion:
         rows = np.frombuffer(b"".join(step.rows for step in steps), ">u4").reshape(-1, 3).astype(np.int64)
         self._key_offsets = offsets_of(rows[:, 0])
         self.keys: pa.BinaryArray = keys_of(b"".join(step.keys for step in steps), self._key_offsets)
-        # For each row: its number of fields, and the number of its first cell.
+        # For each row: its number of fields, and the index of its first cell.
         self._fields = rows[:, 2]
         self._first_cells = np.cumsum(rows[:, 1]) - rows[:, 1]
-        # For each cell: the numbers of its row and its column, and the bounds of its version.
+        # For each cell: the indexes of its row and of its column, and the bounds of its version.
         self._rows = np.repeat(np.arange(len(rows)), rows[:, 1])
         self._columns, lengths = self._cells(steps)
         offsets = offsets_of(lengths)
@@ -72,12 +72,12 @@ class Portion:
         return len(self.keys)
 
     def deleting(self) -> Numbers:
-        """The numbers of the rows with a deletion."""
+        """The indexes of the rows that have a deletion."""
         kinds = np.frombuffer(self._versions, np.uint8)[self._starts + KIND]
         return np.unique(self._rows[kinds != 0])
 
     def without_marker(self) -> Numbers:
-        """The numbers of the rows without the marker of a typed table."""
+        """The indexes of the rows that lack the marker of a typed table."""
         marked = np.zeros(len(self), bool)
         if MARKER in self.columns:
             marked[self._rows[self._columns == self.columns.index(MARKER)]] = True
@@ -95,7 +95,7 @@ class Portion:
     def batches(
         self, definition: TableDefinition, special: Sequence[int], merged: Sequence[BaseRow]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as batches for `row_set.write`, with ``merged`` in place of the rows numbered ``special``.
+        """Batches of the rows for `row_set.write`; ``merged`` replaces those whose indexes ``special`` has.
 
         The other rows have no deletion, and those of a typed table have a marker.
 

@@ -133,7 +133,7 @@ class RowSetReader:
             yield from range(before + start, before + stop)
 
     def columns(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return those columns of a row group that the row set has, by name. Raises as `find`."""
+        """Return a row group's columns ``names``, by name, if the row set has them. Raises as `find`."""
         values = self.values(group, [name for name in names if name != KEY])
         found = {name: one.array for name, one in values.items()}
         if KEY in names:
@@ -306,7 +306,7 @@ class RowGroup:
         return len(self._positions)
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return those columns that the row set has, by name. Raises as `RowSetReader.find`."""
+        """Return the columns ``names``, by name, if the row set has them. Raises as `RowSetReader.find`."""
         pa = pyarrow()
         if self._low is None and self._high is None:
             batch = self._reader.read(self._number, names)

@@ -42,9 +42,9 @@ class ColumnFields:
     """A column that holds data, and its fields in the hash of a row.
 
     A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
-    ``sparse`` is how many of the next reads of the column also ask for the tablet's standing (its version,
-    safe point and base): without the standing a missing cell proves nothing. ``sparse`` is 1 at first;
-    `note_missing` sets it to `SPARSE`.
+    ``sparse`` is how many of the next reads of the column also ask for the tablet's version, safe point and
+    base: without these a missing cell proves nothing. ``sparse`` is 1 at first; `note_missing` sets it to
+    `SPARSE`.
     """
 
     __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")
@@ -121,7 +121,7 @@ def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
 def stands(standing: Sequence[bytes | None], at: int) -> bool:
     """Return True if a tablet and its base have everything that a snapshot at ``at`` may see.
 
-    ``standing`` is the reply to one of `TableHandle.standings`. A tablet without a version belongs to a
+    ``standing`` is the reply to a command of `TableHandle.standings`. A tablet without a version belongs to a
     dropped table. If the safe point is above the snapshot, versions that the snapshot sees may already have
     been removed.
     """
@@ -142,8 +142,8 @@ class TableHandle:
 
     ``columns`` has the columns that hold data, by name; a lookup of another column raises UnknownColumn.
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
-    packed command that reads its standing: version, safe point and base. ``place`` returns the number of a
-    row's tablet; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's
+    packed command that reads its version, safe point and base. ``place`` returns the number of a row's
+    tablet; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's
     columns to their names; it is empty for a raw table, where both names are equal. ``marker`` is the
     internal column that every row of a typed table has. ``bindings`` caches values that
     `percolator_core.tables` derives from models and indexes. ``version`` is the version of the catalog's
@@ -202,7 +202,7 @@ class TableHandle:
         return self.row_prefixes[self.tablet(row)] + row
 
     def standing(self, row: bytes) -> bytes:
-        """Return the packed command that reads the standing of the row's tablet. Raises as `tablet`."""
+        """Return the command in `standings` for the row's tablet. Raises as `tablet`."""
         return self.standings[self.tablet(row)]
 
     def encode(self, column: str) -> bytes:

@@ -88,7 +88,7 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
         definitions, observers, {found.observer.observer: found.file for found in declared}, problems
     )
     problems.raise_if_any()
-    assert chain is not None, "a chain that could not be read is a problem, raised above"
+    assert chain is not None, "raise_if_any has raised for a chain that could not be read"
     return Loaded(chain, definitions, tables.models, observers)
 
 

@@ -55,7 +55,7 @@ log = Log("percolator.recipes")
 
 
 class Item(NamedTuple):
-    """A committed change that waits for its export; ``sequence`` is in microseconds."""
+    """A committed change that waits for its export; ``sequence`` is its sequence number."""
 
     sequence: int
     payload: bytes
@@ -119,7 +119,7 @@ class ExportQueue:
         self._seconds = seconds
 
     def add(self, t: AnyTransaction, key: str | bytes, payload: bytes) -> int:
-        """Add ``payload`` to the items of ``key`` when ``t`` commits, and return the item's sequence.
+        """Buffer a new item of ``key`` in ``t`` until the commit, and return the item's sequence number.
 
         Two transactions that add for one key conflict: one raises TransactionConflict at its commit, and
         `Database.run` or the worker repeats that transaction. Adds for other keys do not conflict. The call
@@ -141,7 +141,7 @@ class ExportQueue:
         return sequence
 
     def waiting(self, t: AnyReader, key: str | bytes, limit: int | None = None) -> list[Item]:
-        """Return the items of ``key`` that are not exported yet, by sequence, at most ``limit``.
+        """Return up to ``limit`` items of ``key`` that are not exported yet, ordered by sequence number.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.

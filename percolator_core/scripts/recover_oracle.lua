@@ -6,8 +6,8 @@
 --   flags   allow-oom
 --   KEYS    oracle, catalog
 --   ARGV    server, newest
---             server: its run id and replication id, or the history of an embedded server, which stays the same over each
---             stop that lost nothing; newest: the newest timestamp that the client has seen
+--             server: its run id and replication id, or the name of an embedded server's history, which stays the same
+--             over each stop that lost nothing; newest: the newest timestamp that the client has seen
 --   reply   "recovered" | "same"
 
 local state = redis.call('HMGET', KEYS[1], 'server', 'limit')

@@ -128,8 +128,8 @@ class Connector:
         its server, so it is enough to check a connection when it is opened, or after it was idle. The run id
         alone does not identify the server: a master that was a replica for a moment may have missed the
         timestamps that were given out in that time. But with each promotion a server begins a new replication
-        history. An embedded server has no replicas; its folder has a history instead, which a stop
-        changes only if writes may be lost.
+        history. An embedded server has no replicas; its folder has a history instead, and a new one begins
+        only after a stop that may have lost writes.
 
         The identity comes from the server, so it is the same for each URL of the server.
         """

@@ -43,7 +43,7 @@ class ReplaceableServers(Topology, ABC):
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
         """Return True if the server is a master with data, according to an answer after ``since``.
 
-        If no server answers, the newest answer counts.
+        If no server answers now, the last answer counts, although it came before ``since``.
         """
         with self._lock:
             if self._answered_at < since and time.monotonic() > self._unheard_until:

@@ -311,7 +311,7 @@ class Stamps(Trailer):
 class Acknowledgement(Trailer):
     """The request to wait for disk and replicas, for all durable exchanges of a batch.
 
-    ``replies`` is the number of its replies. Only the last reply has the numbers of disks and replicas.
+    ``replies`` is the number of its replies. Only the last reply counts disks and replicas.
     """
 
     __slots__ = ("replies",)

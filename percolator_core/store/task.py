@@ -135,7 +135,7 @@ class Task(greenlet.greenlet):
         return self._job is not None and self._job[2] is future
 
     def cancel(self) -> None:
-        """Make an error the outcome of the task's function, if the task has one."""
+        """Give the future of the task's function an error as its outcome, if the task has a function."""
         if self._job is not None:
             cancel(self._job)
 
@@ -147,6 +147,6 @@ def current_task() -> Task | None:
 
 
 def cancel(job: Job) -> None:
-    """Make an error the outcome of a stopped function."""
+    """Give the future of a stopped function an error as its outcome."""
     ended = "the executor was closed before the function ended: its requests may have been executed"
     job[2].settle(None, RuntimeError(ended))

@@ -272,7 +272,7 @@ class TabletSelect:
 
 
 def _bounds(layout: Layout, asked: Program, page: int) -> tuple[int, int]:
-    """Return the largest numbers of rows that a step may return, and that it may evaluate."""
+    """Return how many rows a step returns at most, and how many it evaluates at most."""
     brought = int(_STEP / (_A_ROW + _A_CELL * len(layout.cells)))
     most = max(1, min(page, max(_FEWEST, brought)))
     if asked is EVERYTHING:

@@ -6,10 +6,9 @@ finds an older version, or a lock whose transaction may still commit below the s
 such a lock, or resolves it.
 
 A missing cell proves nothing by itself: garbage collection removes deletions, tables are dropped, and cold
-rows move to the base. A missing cell is an answer if the tablet *stands* and has no base: the tablet has a
-version, and no safe point above the snapshot. If it has a base, the value is that of the base. Version, safe
-point and base (the tablet's *standing*) are read after the cell. If rows often lack the column, one request
-reads the cell and the standing.
+rows move to the base. The cell does not exist if the tablet has a version, no safe point above the snapshot,
+and no base. With a base, the value is that of the base. Version, safe point and base of the tablet are read
+after the cell. If rows often lack the column, one request reads them and the cell.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
 epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
@@ -201,7 +200,7 @@ class CellReads(LateReads):
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
     def _sparse_cell(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
-        """Read a cell that is likely to be missing, and the tablet's standing in the same request."""
+        """Read a cell that is likely to be missing; the same request reads version, safe point and base."""
         self._gets += 1
         tablet = handle.tablet(row)
         commands = pack_read(handle.row_prefixes[tablet] + row, column.packed), handle.standings[tablet]
@@ -332,7 +331,7 @@ class CellReads(LateReads):
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
-        # The standings are read after the cells: a tablet that stands now has stood during those reads.
+        # These commands follow the reads: if `stands` is True for a tablet now, it was so during the reads.
         asked = list(dict.fromkeys(standings))
         whole = [*commands, *asked] if asked else commands
         if self._start_ts is None:

@@ -70,7 +70,7 @@ class Metrics(Cost):
 
 
 Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
-"""The numbers of a `Cost` in its order; faster to make than an object."""
+"""The fields of a `Cost` in their order; faster to make than an object."""
 
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
@@ -81,7 +81,7 @@ FOLD: Final = 1000
 class Tally:
     """Adds up the costs of transactions of all threads.
 
-    A transaction that ends appends a pair to ``ended``: True if it committed, and its numbers. Appending
+    A transaction that ends appends a pair to ``ended``: True if it committed, and its `Numbers`. Appending
     takes no lock. A transaction that finds `FOLD` entries there calls `fold`.
     """
 

@@ -40,11 +40,12 @@ class Oracle:
         store.tell_newest(lambda: self.seen)
         self.seen = 0
         self.spares: deque[tuple[int, float, int]] = deque(maxlen=MOST_SPARES)
-        """Timestamps that came with the replies to commits, to start transactions that read nothing.
+        """Spare timestamps, which came with the replies to commits.
 
         Each has the time when it came (`time.monotonic`), and the id of the process that received it. A
-        transaction without reads is ordered by its commit alone. An older start only makes a conflict more
-        likely, and then the transaction takes a fresh timestamp. Never use a spare for a commit or a read.
+        transaction that reads nothing may start at one, because it is ordered by its commit alone. An older
+        start only makes a conflict more likely, and then the transaction takes a fresh timestamp. Never use a
+        spare for a commit or a read.
         """
 
     def note(self, timestamp: int) -> None:

@@ -233,7 +233,8 @@ class Worker:
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
-        # The worker itself has two tasks (claim, housekeeping); with a third slot these two begin at once.
+        # Two slots are for the worker's own tasks (claim, housekeeping). One is spare: a run that ends starts
+        # the next run of its cell before its own slot is free.
         self._hub = hub = self._db.store.hub(self._plan.slots["hub"] + 3)
         try:
             yield hub

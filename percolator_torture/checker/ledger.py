@@ -228,7 +228,7 @@ def _found(history: History, final: FinalState) -> list[Versions | None]:
 
 
 def _translation(ours: Processes, theirs: Processes) -> list[int] | None:
-    """Map the numbers of processes in the final state to those in the history; None if they are the same."""
+    """Return the number in the history of each process of the final state; None if both number equally."""
     numbers = [ours.index(name) for name in theirs.names]
     return None if numbers == list(range(len(numbers))) else numbers
 

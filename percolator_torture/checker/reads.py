@@ -127,7 +127,7 @@ class _RowIndex:
             cells.sort()
 
     def cells_in(self, scan: PackedScan) -> list[int]:
-        """Return the numbers of all cells in a scan's range that the history or the store knows."""
+        """Return the indexes of all cells in a scan's range that the history or the store has."""
         cells = self._cells.get(scan.table, [])
         begin = bisect_left(cells, (scan.low,))
         end = len(cells) if scan.high is None else bisect_left(cells, (scan.high,))

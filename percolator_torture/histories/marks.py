@@ -11,7 +11,7 @@ FOREIGN: Final = -1
 
 NUMBER_BITS: Final = 31
 WRITE_BITS: Final = 16
-"""Bits of a mark's number and write; the rest of 63 bits is the process."""
+"""A packed mark has 63 bits: these for the transaction's number and the write's, the rest for the process."""
 
 NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
 WRITE_MASK: Final = (1 << WRITE_BITS) - 1

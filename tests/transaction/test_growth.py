@@ -338,7 +338,7 @@ READS: dict[str, Callable[[Snapshot], object]] = {
 @pytest.mark.parametrize("how", READS)
 @pytest.mark.parametrize("missed", [False, True], ids=["", "missed before"])
 def test_a_snapshot_below_the_safe_point_is_refused(db: Database, how: str, missed: bool) -> None:
-    """It never answers None, nor with another version; also where the standing is asked for with the read."""
+    """It never answers None, nor with another version; also if the read asks for the safe point."""
     if missed:
         assert db.snapshot().get("t", b"never", "v") is None
     put(db, HOT, b"1", b"2")

@@ -71,7 +71,7 @@ class Update:
         self._wait(lambda: not sum(dirty.backlog().values()), _IDLE_SECONDS, "the chain is not idle")
 
     def _shown(self, change: Change) -> Callable[[], bool]:
-        """Return the condition that is true after a search shows the change."""
+        """Return a function that searches, and returns True if the result shows the change."""
         index, query, url = self._index, change.query, change.url
         if change.kind == "deleted":
             return lambda: all(result.url != url for result in search(query, MANY, index=index))

@@ -57,7 +57,7 @@ class FollowedRun:
 
 
 def frozen(change: FollowedChange, numbers: dict[RunKey, int], name: _Name) -> Change:
-    """Return the change as a part of the result; ``numbers`` are those of the runs."""
+    """Return the change as a part of the result; ``numbers`` has the number of each run."""
     outcomes = tuple(
         outcome if key is None else replace(outcome, run=numbers[key]) for outcome, key in change.outcomes
     )

@@ -1,4 +1,4 @@
-"""The orderly shutdown of an embedded server, and the note from which the next start reads the history.
+"""The orderly shutdown of an embedded server, and a note of it, which the next start reads.
 
 The watcher imports this module too (`percolator_core.store.embedded.watcher`), so it has few imports.
 """
@@ -80,7 +80,8 @@ def pid_in_file(folder: Path) -> int | None:
         return None
 
 
-# The history of a folder's server: a name that changes after each stop that may have lost writes.
+# A folder's server has a history with a random name. The folder's next server continues the history, and
+# keeps its name, unless the stop may have lost writes.
 
 _CONF = "redis.history-{}.conf"
 _NOTE = "redis.in-order"
@@ -92,14 +93,14 @@ def conf_of(history: str) -> str:
 
 
 def history_of(info: bytes) -> str:
-    """Return the history of a server from its reply to INFO; "" if it is not embedded."""
+    """Return the name of a server's history from its reply to INFO; "" if the server is not embedded."""
     before, after = (part.encode() for part in ("/" + _CONF).split("{}"))
     name, found, _ = info.rpartition(before)[2].partition(after + b"\r\n")
     return name.decode() if found and name.isalnum() else ""
 
 
 def unbroken_history(folder: Path) -> str:
-    """Return the history of the folder's previous server if its log is complete; "" if that is uncertain."""
+    """Return the name of the previous server's history if its log is complete; "" if that is uncertain."""
     try:
         noted = (folder / _NOTE).read_bytes()
     except FileNotFoundError:

@@ -40,8 +40,8 @@ def start(folder: Path, lock: Lock) -> int:
                 folder,
             )
         history = uuid.uuid4().hex
-    # The server reports the name of its settings file, and so its history, to every client. The file is
-    # removed as soon as the server has read it, so that no other server is started with it.
+    # The name of the settings file contains the name of the history. INFO has it, so every client can read
+    # it. The file is removed as soon as the server has read it, so that no other server is started with it.
     conf = folder / shutdown.conf_of(history)
     conf.unlink(missing_ok=True)
     conf.symlink_to("redis.conf")

@@ -39,7 +39,7 @@ def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
     arguments = YamlFile.of_arguments(CALL, given)
     override = validate(Scheduling, arguments, problems)
     problems.raise_if_any()
-    assert override is not None, "an invalid argument is a problem, raised above"
+    assert override is not None, "raise_if_any has raised for an invalid argument"
     # The names of typed tables are unknown without the chain's code; a task reports a wrong one.
     tables = None if chain.schemas else [table.name for table in chain.tables]
     for place, what in unknown_names(override, tables, chain.observers):

@@ -30,7 +30,7 @@ class MaintainBasesOperator(TabletsOperator):
         self.share = share
 
     def execute(self, context: Any) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - Airflow's signature
-        """Maintain the bases, and return the numbers.
+        """Maintain the bases, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection, a table or a number is invalid.

@@ -39,8 +39,8 @@ class DrainOperator(StoreOperator):
     once. On SIGTERM a drain finishes the runs that are under way. A cell whose observer keeps failing goes to
     quarantine; that does not fail the drain.
 
-    The result has the numbers of runs, ``ran``, ``collapsed``, ``conflicts``, ``failed`` and ``quarantined``;
-    ``seconds``; the number of cells ``left``; and the numbers of each observer in ``observers``.
+    The result has the counts ``ran``, ``collapsed``, ``conflicts``, ``failed`` and ``quarantined``, in all;
+    the same counts for each observer in ``observers``; ``seconds``; and the number of cells ``left``.
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
@@ -84,7 +84,7 @@ class DrainOperator(StoreOperator):
         self.master = master
 
     def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
-        """Run the observers, and return the numbers.
+        """Run the observers, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection or an observer's name is invalid, or Spark is

@@ -33,7 +33,7 @@ class ResolveLocksOperator(TabletsOperator):
         self.older_than = older_than
 
     def execute(self, context: Any) -> dict[str, int]:  # noqa: ARG002 - Airflow's signature
-        """Resolve the locks, and return the numbers.
+        """Resolve the locks, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection, a table or a number is invalid.

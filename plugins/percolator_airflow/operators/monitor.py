@@ -62,7 +62,7 @@ class MonitorOperator(StoreOperator):
         self.history = history
 
     def execute(self, context: Any) -> dict[str, Any]:
-        """Check the chain, and return the breaches and the numbers.
+        """Check the chain, and return the result.
 
         Raises:
             AirflowFailException: a threshold is exceeded, or the chain or the connection is invalid.
@@ -139,7 +139,7 @@ def read_thresholds(given: Mapping[str, Any]) -> ThresholdsDeclaration:
     problems = Problems()
     found = validate(ThresholdsDeclaration, YamlFile.of_arguments("thresholds", dict(given)), problems)
     problems.raise_if_any()
-    assert found is not None, "an invalid declaration is a problem, raised above"
+    assert found is not None, "raise_if_any has raised for an invalid declaration"
     return found
 
 

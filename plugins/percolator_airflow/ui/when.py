@@ -20,7 +20,10 @@ QUICK: Final = (("now", ""), ("5 min ago", "5m"), ("1 h ago", "1h"), ("1 day ago
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The time of a page: the text ``asked``, and the timestamp ``at`` (µs); None is now."""
+    """The time of a page's snapshot.
+
+    ``asked`` is the text of the request. ``at`` is the timestamp of the snapshot (µs); None means now.
+    """
 
     asked: str
     at: int | None

@@ -46,7 +46,7 @@ _LONGEST_FILE: Final = 150
 class ShownVersion:
     """A version of a cell.
 
-    ``seen`` is True if it is the current version at the page's time, ``cold`` if it is in the base.
+    ``seen`` is True if the page's snapshot sees the version, ``cold`` if it is in the base.
     """
 
     at: int

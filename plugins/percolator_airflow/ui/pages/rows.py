@@ -43,7 +43,7 @@ CUT: Final = 4_096
 """Bytes of a value that are fetched for the list; the list shows fewer."""
 
 SIZES: Final = (20, 50, 200)
-"""Numbers of rows on a page that a user can choose."""
+"""A user can choose one of these numbers of rows for a page."""
 
 CELLS: Final = 8
 """The list shows at most this many cells of a raw row; the page of the row shows all."""
