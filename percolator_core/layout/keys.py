@@ -237,6 +237,11 @@ def tablet_number(tag: bytes) -> int:
     return int(tag[tag.rindex(b":") + 1 : -1])
 
 
+def woken_tablet(channel: bytes) -> bytes:
+    """The tag of the tablet that the wake-up messages of a channel are about."""
+    return channel.removesuffix(b"wake")
+
+
 class Keyspace:
     """All keys of one namespace."""
 

@@ -172,6 +172,7 @@ class DirtyIndex:
         limits: Mapping[str, int] | None = None,
         waits: Mapping[str, float] = MappingProxyType({}),
         own: Collection[int] = (),
+        only: Collection[bytes] | None = None,
     ) -> tuple[list[Lease], float | None]:
         """Lease up to ``most`` cells. Return the leases, and the seconds until the next cell is due, or None.
 
@@ -179,13 +180,13 @@ class DirtyIndex:
         parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
         cells by observer, 0 for an observer without an entry. ``waits`` has seconds by observer: the
         observer's marks become due that much later. Tablets with numbers in ``own`` come first; other tablets
-        are examined only if no cell is due in the own tablets.
+        are examined only if no cell is due in the own tablets. With ``only``, no other tablets are examined.
         """
         leases: list[Lease] = []
         next_due: float | None = None
         now = time.monotonic()
         left = defaultdict(int, dict.fromkeys(self._observers, most) if limits is None else limits)
-        for places, are_own in self._rounds(own):
+        for places, are_own in self._rounds(own, only):
             if leases and own and not are_own:
                 break
             claimed = self._client.store.run(self._claim_call(places, most - len(leases), left, waits, lease))
@@ -220,12 +221,16 @@ class DirtyIndex:
         tags = [tag for _, tag, _ in places]
         return calls.claim(tags, most, int(lease * 1000), self._horizon, groups)
 
-    def _rounds(self, own: Collection[int]) -> Iterator[tuple[list[Place], bool]]:
+    def _rounds(
+        self, own: Collection[int], only: Collection[bytes] | None
+    ) -> Iterator[tuple[list[Place], bool]]:
         """Yield the places in parts, own tablets first, from a random place on (paper, section 2.4).
 
         The random start keeps two workers from examining the same places at the same time.
         """
         every = self.places()
+        if only is not None:
+            every = [place for place in every if place[1] in only]
         mine = [place for place in every if _number(place) in own] if own else []
         others = [place for place in every if _number(place) not in own] if own else every
         many = max(1, _LOOKED_AT // max(1, len(self._observers)))

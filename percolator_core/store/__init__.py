@@ -9,6 +9,7 @@ from percolator_core.store.durability import Durability
 from percolator_core.store.hub import Hub, is_being_ended
 from percolator_core.store.request import OutcomeOpenError
 from percolator_core.store.store import FORMAT, Store
+from percolator_core.store.subscription import Subscription
 from percolator_core.store.task import Future, current_task
 from percolator_core.store.url import StoreUrl
 
@@ -20,6 +21,7 @@ __all__ = [
     "OutcomeOpenError",
     "Store",
     "StoreUrl",
+    "Subscription",
     "current_task",
     "is_being_ended",
 ]

@@ -52,18 +52,21 @@ class Subscription:
         found = getattr(connection, "_sock", None)
         return [found] if found is not None else []
 
-    def heard(self) -> bool:
-        """Read the messages that have arrived; return False if there was none."""
+    def heard(self) -> set[bytes] | None:
+        """Return the channels of the messages that have arrived; None if messages may be lost from now on."""
+        channels: set[bytes] = set()
         if self._pubsub is None:
-            return False
+            return channels
         try:
-            for count in range(_ENOUGH):
-                if self._pubsub.get_message(timeout=0) is None:
-                    return count > 0
+            for _ in range(_ENOUGH):
+                message = self._pubsub.get_message(timeout=0)
+                if message is None:
+                    return channels
+                channels.add(message["channel"])
         except (RedisConnectionError, RedisTimeoutError, OSError):
             pass
         self.close()
-        return True
+        return None
 
     def close(self) -> None:
         """Close the subscription."""

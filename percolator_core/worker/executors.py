@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -90,6 +90,23 @@ class Slots:
         self._limits = {name: ConcurrencyLimit(most) for name in observers}
         self._claimed_at = 0.0
 
+    def claim(
+        self, waits: Mapping[str, float], own: Collection[int], only: Collection[bytes] | None
+    ) -> tuple[list[Lease], float | None, bool]:
+        """Lease due cells for the free slots, as `DirtyIndex.claim` does.
+
+        Return also whether all due cells were leased.
+        """
+        free = self.free  # before the claim: runs may end while it waits for the store
+        if not self.observers or free <= 0:
+            return [], None, not self.observers
+        limits = self.limits()
+        leases, next_due = self.dirty.claim(free, limits=limits, waits=waits, own=own, only=only)
+        taken = Counter(lease.observer for lease in leases)
+        # If a worker's own tablets have due cells, no others are examined.
+        is_all = len(leases) < free and not (own and leases)
+        return leases, next_due, is_all and all(taken[name] < limit for name, limit in limits.items())
+
     def begin(self, lease: Lease) -> None:
         """Take a slot for a run."""
         self.running[lease.cell] = lease
@@ -135,6 +152,20 @@ class Slots:
     def claimed(self, now: float) -> None:
         """Note that a claim begins, so that the pause before the next one counts from ``now``."""
         self._claimed_at = now
+
+
+def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: frozenset[str]) -> Slots:
+    """Return the slots of one executor for those of the ``chosen`` observers that run in it."""
+    observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
+    delays = [chain.observers[name].retry.max_backoff for name in observers]
+    dirty = DirtyIndex(db.client, observed_by(chain, observers), max(delays, default=0))
+    return Slots(dirty, observers, count)
+
+
+def observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
+    """Return the columns that these observers watch, each with its observers."""
+    mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
+    return {column: names for column, names in mine.items() if names}
 
 
 class Executors:

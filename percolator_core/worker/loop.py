@@ -8,6 +8,7 @@ acknowledgement lets only one of two runs for the same change commit.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,14 +25,12 @@ from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
-from percolator_core.worker.executors import Executors, Slots
+from percolator_core.worker.candidates import Candidates
+from percolator_core.worker.executors import Executors, observed_by, slots_of
 from percolator_core.worker.housekeeping import PERIOD, Housekeeping
 from percolator_core.worker.plan import Plan
 from percolator_core.worker.runs import RunListener
 from percolator_core.worker.watchdog import Watchdog
-
-IDLE_PAUSE: Final = 1.0
-"""Seconds between two claims while no pushed message wakes the worker: a pushed message may be lost."""
 
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.1
@@ -57,11 +56,17 @@ T = TypeVar("T")
 
 
 class _Claimed(NamedTuple):
-    """The result of a claim: leases, seconds until the next cell is due, and True if no mark is left."""
+    """The result of a claim.
+
+    ``next_due`` is the time in seconds until the next cell is due. ``tags`` are the examined tablets; None
+    means all. ``complete`` is True if no due cell is left in them. ``idle`` is True if no mark is left.
+    """
 
     leases: list[Lease]
     next_due: float | None
-    idle: bool
+    tags: frozenset[bytes] | None
+    complete: bool
+    idle: bool = False
 
 
 class Stop:
@@ -120,17 +125,18 @@ class WorkerLoop:
         self._stop = stop
         self.turned_at = now = time.monotonic()
         self._slots = {
-            name: _slots(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
+            name: slots_of(db, chain, name, count, plan.observers) for name, count in plan.slots.items()
         }
         self._settling = _settling(chain, plan.observers)
         # The index has this worker's observers only: cells of other observers do not keep the worker from
         # being idle.
-        self._dirty = DirtyIndex(db.client, _observed_by(chain, plan.observers))
+        self._dirty = DirtyIndex(db.client, observed_by(chain, plan.observers))
         self._admission = Admission(db.client, self._dirty, chain.observers.values())
         self._attempts = Attempts(
             db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
         )
         self._subscription = db.store.subscription()
+        self._candidates = Candidates(self._subscription)
         self._housekeeping = Housekeeping(
             db,
             chain,
@@ -167,10 +173,7 @@ class WorkerLoop:
                 )
             self._housekeeping.tick(self._hub, now)
             if self._claiming is None and now >= self._claim_at and self._wants_more(now):
-                self._claim_again = False
-                for slots in self._slots.values():
-                    slots.claimed(now)
-                self._claiming = self._hub.submit(self._claim, until_idle)
+                self._begin_claim(now, until_idle=until_idle)
             progressed = self._some_turns()
             if self._claiming is not None and self._claiming.done():
                 claimed = self._start_claimed(raising=until_idle)
@@ -212,8 +215,23 @@ class WorkerLoop:
     def _wants_more(self, now: float) -> bool:
         return not self._stop.is_set() and any(now >= slots.claim_at for slots in self._slots.values())
 
-    def _claim(self, until_idle: bool) -> _Claimed:
-        claimed = self._claim_for_free_slots()
+    def _begin_claim(self, now: float, *, until_idle: bool) -> None:
+        """Begin a claim in the tablets that may have due cells, unless there are none."""
+        tags = self._candidates.take(now)
+        self._claim_again = False
+        if until_idle:
+            tags = None
+        if tags is not None and not tags:
+            # While tasks of the hub exchange all the time, nothing else hears messages.
+            until = now + _LONGEST_PAUSE if self._running() else math.inf
+            self._claim_at = min(self._candidates.all_at, until)
+            return
+        for slots in self._slots.values():
+            slots.claimed(now)
+        self._claiming = self._hub.submit(self._claim, tags, until_idle)
+
+    def _claim(self, tags: frozenset[bytes] | None, until_idle: bool) -> _Claimed:
+        claimed = self._claim_for_free_slots(tags)
         if claimed.leases:
             return claimed
         if not self._subscription.sockets() and (
@@ -222,25 +240,26 @@ class WorkerLoop:
             # The worker subscribes only when it is not busy. No message arrives for a mark that was set
             # before the subscription began, so claim once more.
             self._subscription.listen()
-            claimed = self._claim_for_free_slots()
+            claimed = self._claim_for_free_slots(None)
         if not until_idle or claimed.leases or self._running():
             return claimed
         left = sum(self._dirty.backlog().values()) or self._housekeeping.stranded.roll_forward(0)
         next_due = 0.0 if left and claimed.next_due is None else claimed.next_due
-        return _Claimed(claimed.leases, next_due, not left)
+        return claimed._replace(next_due=next_due, idle=not left)
 
-    def _claim_for_free_slots(self) -> _Claimed:
+    def _claim_for_free_slots(self, tags: frozenset[bytes] | None) -> _Claimed:
         leases: list[Lease] = []
         next_due: float | None = None
         busy = {name for slots in self._slots.values() for name in slots.busy()}
         waits = {name: most for name, (most, before) in self._settling.items() if not before.isdisjoint(busy)}
+        complete = not waits  # a mark that waits may be due earlier
         for slots in self._slots.values():
-            if slots.observers and slots.free > 0:
-                more, due = slots.dirty.claim(slots.free, limits=slots.limits(), waits=waits, own=self.own)
-                leases += more
-                if due is not None:
-                    next_due = due if next_due is None else min(next_due, due)
-        return _Claimed(leases, next_due, False)
+            more, due, all_leased = slots.claim(waits, self.own, tags)
+            leases += more
+            complete = complete and all_leased
+            if due is not None:
+                next_due = due if next_due is None else min(next_due, due)
+        return _Claimed(leases, next_due, tags, complete)
 
     def _start_claimed(self, *, raising: bool) -> _Claimed | None:
         """Start the runs of a claim that has ended, and set the time of the next claim."""
@@ -254,22 +273,26 @@ class WorkerLoop:
                 raise
             log.warning("the store does not answer, waiting for it", error=str(error))
             self._claim_at = now + _STORE_PAUSE
+            self._candidates.lose()
             return None
+        leased = {lease.tag for lease in claimed.leases}
+        self._candidates.examined(claimed.tags, now, claimed.next_due, leased, complete=claimed.complete)
         for lease in claimed.leases:
             self._start(lease)
         if claimed.leases:
-            self._claim_at, self._empty_claims = now, 0
+            self._claim_at = now + (_FIRST_PAUSE if claimed.complete else 0.0)
+            self._empty_claims = 0
             if len(claimed.leases) > _BUSY:
                 self._subscription.close()
         else:
-            longest = IDLE_PAUSE
+            longest = self._candidates.all_at - now
             if self._running():
                 longest = min(_FIRST_PAUSE * 2**self._empty_claims, _LONGEST_PAUSE)
             self._empty_claims = min(self._empty_claims + 1, 10)
             # The next claim is never at once, even if a cell is due: another worker may be leasing that cell.
-            due = longest if claimed.next_due is None else max(claimed.next_due, _FIRST_PAUSE)
+            due = longest if claimed.next_due is None else claimed.next_due
             # A run that ended during the claim may have left marks that the claim did not see.
-            self._claim_at = now if self._claim_again else now + min(longest, due)
+            self._claim_at = now if self._claim_again else now + max(_FIRST_PAUSE, min(longest, due))
         return claimed
 
     # Running.
@@ -345,7 +368,8 @@ class WorkerLoop:
         following = None if self._stop.is_set() else self._next.pop(lease.cell, None)
         if following is not None:
             self._start(following)
-        # The run may have made other cells dirty.
+        self._candidates.add(lease.tag)
+        # The run may have made other cells dirty, too.
         self._claim_soon()
 
     def _claim_soon(self) -> None:
@@ -355,15 +379,8 @@ class WorkerLoop:
         if self._claiming is None and not self._stop.is_set():
             until = min(until, max(self._claim_at, min(slots.claim_at for slots in self._slots.values())))
         self._hub.idle(max(0.0, until - time.monotonic()), *self._subscription.sockets())
-        if self._subscription.heard():
+        if self._candidates.hear():
             self._claim_soon()
-
-
-def _slots(db: Database, chain: Chain, executor: str, count: int, chosen: frozenset[str]) -> Slots:
-    observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
-    delays = [chain.observers[name].retry.max_backoff for name in observers]
-    dirty = DirtyIndex(db.client, _observed_by(chain, observers), max(delays, default=0))
-    return Slots(dirty, observers, count)
 
 
 def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:
@@ -371,12 +388,6 @@ def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float,
     settle = {name: most for name in observers if (most := chain.observers[name].settle)}
     before = leading_to(chain.graph) if settle else {}
     return {name: (most, before[name]) for name, most in settle.items()}
-
-
-def _observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:
-    """Return the columns that these observers watch, each with its observers."""
-    mine = {column: [name for name in names if name in observers] for column, names in chain.observed.items()}
-    return {column: names for column, names in mine.items() if names}
 
 
 def _quietly(call: Callable[[], T]) -> T | None:

@@ -340,7 +340,7 @@ def _run(scene: Scene, db: Database, chain: Chain) -> None:
         assert client.pubsub_numpat(), "the worker is not subscribed"
     with db.transaction() as t:
         t.set("docs", b"wake", "text", b"up")
-    scene.until(subscription.heard)
+    scene.until(lambda: bool(subscription.heard()))
     subscription.close()
     scene.run(db, chain)
 
@@ -410,7 +410,7 @@ def maintenance(scene: Scene) -> None:
     heard = scene.helper.store.subscription()
     heard.listen()
     assert quarantine.retry() == 1
-    scene.until(heard.heard)
+    scene.until(lambda: bool(heard.heard()))
     heard.close()
     scene.run(scene.helper, chain)
     assert quarantine.discard(quarantine.cells()) == 1

@@ -186,7 +186,7 @@ def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no call wakes it, and long before it next renews its leases."""
-    monkeypatch.setattr("percolator_core.store.subscription.Subscription.heard", lambda self: False)
+    monkeypatch.setattr("percolator_core.store.subscription.Subscription.heard", lambda self: set())
     monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 600.0)
     release, ran = threading.Event(), []
     chain = chain_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 import pytest
@@ -32,20 +33,21 @@ def test_an_observed_cell_is_marked_among_others(
     assert [(lease.observer, lease.row, lease.column) for lease in leases] == [("feed", b"a", b"text")]
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("columns", [2, 13, 14, 15, 40])
 @pytest.mark.parametrize("mode", ["strong", "weak"])
 def test_the_last_of_many_columns_is_marked(
-    db: Database, mode: Literal["strong", "weak"], columns: int
+    db: Database, mode: Literal["strong", "weak"], columns: int, rows: int
 ) -> None:
     names = tuple(f"column{number:02}" for number in range(columns))
     watched = watch("feed", lambda t, cell: None, f"wide.{names[-1]}", mode=mode)
     chain = chain_of(watched, tables=(TableDefinition("wide", 4, names if mode == "weak" else ()),))
     chain.create_tables(db)
     with db.transaction() as t:
-        for name in names:
+        for row, name in itertools.product("abc"[:rows], names):
             if mode == "weak":
-                t.notify("wide", "a", name)
+                t.notify("wide", row, name)
             else:
-                t.set("wide", "a", name, b"1")
+                t.set("wide", row, name, b"1")
     leases, _ = dirty_of(db, chain).claim(10)
-    assert [lease.column for lease in leases] == [names[-1].encode()]
+    assert [lease.column for lease in leases] == [names[-1].encode()] * rows

@@ -241,7 +241,7 @@ def test_a_write_wakes_an_idle_worker(counting: Project) -> None:
     """One that looks by itself once an hour."""
     with counting.connect() as db:
         counting.chain().create_tables(db)
-        up(counting.worker("from percolator_core.worker import loop\nloop.IDLE_PAUSE = 3600.0\n"))
+        up(counting.worker("from percolator_core.worker import candidates\ncandidates.ALL_EVERY = 3600.0\n"))
         for number in range(30):
             put(db, f"d{number}", b"1")
             until(lambda row=f"d{number}": db.snapshot().get("docs", row, "n"), 60)  # type: ignore[misc]

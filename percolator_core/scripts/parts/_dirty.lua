@@ -14,12 +14,16 @@ end
 -- cell has `step` arguments; the third is the column. A table with base or observers has many fields: do not read all.
 local function fields_for(first, step, last)
   local column = ARGV[first + 2]
-  local fields = {'version', 'safe', 'o' .. column}
+  local fields, seen = {'version', 'safe', 'o' .. column}, nil
   for i = first + 2 + step, last, step do
     if ARGV[i] ~= column then
-      if #fields == 16 then return nil end
+      seen = seen or {[column] = true}
       column = ARGV[i]
-      fields[#fields + 1] = 'o' .. column
+      if not seen[column] then
+        if #fields == 16 then return nil end
+        seen[column] = true
+        fields[#fields + 1] = 'o' .. column
+      end
     end
   end
   return fields
