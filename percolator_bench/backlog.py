@@ -38,7 +38,7 @@ _COLUMN: Final = "due"
 MARKS_PER_CALL: Final = 2000
 """One call of the script sets this many notifications, all in one tablet."""
 
-_ARGUMENTS: Final = 4
+_ARGUMENTS: Final = 5
 """The script has this many arguments for each notification."""
 
 _A_ROUND: Final = 100_000
@@ -107,7 +107,7 @@ def fill(here: Place, marks: int) -> None:
         for number in range(first, min(first + _A_ROUND, marks)):
             row = b"row:%d" % number
             arguments = waiting[tags[crc32(row) % len(tags)]]
-            arguments += (1, row, column, b"n")
+            arguments += (1, row, column, b"n", b"")
             if len(arguments) == MARKS_PER_CALL * _ARGUMENTS:
                 store.run(calls.notify([handle.tag(row)], arguments, handle.version))
                 arguments.clear()

@@ -124,6 +124,15 @@ def generations(graph: Graph) -> list[list[str]]:
     return ordered
 
 
+def loops_of(graph: Graph) -> dict[str, frozenset[str]]:
+    """Return for each observer the columns, as ``table.column``, that wake an observer of a loop with it."""
+    found: dict[str, frozenset[str]] = {}
+    for component in nx.strongly_connected_components(without_reads(graph)):
+        observers = [node for node in component if graph.nodes[node]["kind"] == "observer"]
+        found.update(dict.fromkeys(observers, frozenset(component.difference(observers))))
+    return found
+
+
 def leading_to(graph: Graph) -> dict[str, frozenset[str]]:
     """Return for each observer those that wake it, directly or not, and are not in a loop with it."""
     # A node of this graph is a loop with all its observers and columns, or a single observer or column.

@@ -7,9 +7,10 @@ no observer watches need no declaration. Reads have no extra cost: they are the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from percolator_core.errors import ConfigurationError, abbreviated
+from percolator_core.observers.graph import loops_of
 from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
 
 Row = str | bytes
 
+_AHEAD: Final = b"1000000"
+"""A notification within a loop of observers moves a mark that is due by this many microseconds ahead."""
+
 
 class Guard:
     """The columns that an observer must not write; computed once, checked at every write."""
 
-    __slots__ = ("_refused", "_refused_rows", "_watchers", "observer")
+    __slots__ = ("_loop", "_refused", "_refused_rows", "_watchers", "observer")
 
-    def __init__(self, chain: Chain, observer: Observer) -> None:
+    def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str] = frozenset()) -> None:
+        """``loop`` has the columns that wake an observer of a loop with this one."""
         self.observer = observer
+        self._loop = loop
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
         self._refused = frozenset(column for column in chain.observed if not observer.declares(*column))
         notify_only = {(table.name, column) for table in chain.tables for column in table.notify_only}
@@ -37,6 +43,10 @@ class Guard:
         self._refused_rows: dict[str, str] = {}
         for table, column in sorted(self._refused - notify_only):
             self._refused_rows.setdefault(table, column)
+
+    def ahead(self, table: str, column: str) -> bytes:
+        """Return the value of a notification: by how much it moves marks ahead, b"" outside the loop."""
+        return _AHEAD if f"{table}.{column}" in self._loop else b""
 
     def check(self, table: str, column: str) -> None:
         """Raise ConfigurationError if the observer has to declare this column and does not."""
@@ -161,7 +171,7 @@ class ObserverTransaction:
     def notify(self, table: str, row: Row, column: str) -> None:
         """Wake the weak observers of a notify-only cell. Raises ConfigurationError as ``set`` does."""
         self._guard.check(table, column)
-        self._transaction.notify(table, row, column)
+        self._transaction.notify(table, row, column, self._guard.ahead(table, column))
 
     def commit(self) -> NoReturn:
         """Raises ConfigurationError: the worker commits."""
@@ -187,4 +197,5 @@ def _table_of(row: Table | type[Table] | str) -> str:
 
 def guards(chain: Chain) -> dict[str, Guard]:
     """Return a guard for each observer of the chain, by name."""
-    return {observer.name: Guard(chain, observer) for observer in chain.observers.values()}
+    loops = loops_of(chain.graph)
+    return {name: Guard(chain, observer, loops[name]) for name, observer in chain.observers.items()}

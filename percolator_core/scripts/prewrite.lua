@@ -103,7 +103,7 @@ if is_observed then
     if ARGV[i + 3] ~= '2' then
       mark_strongly(tag, observers, row, column, nil, both)
     elseif both then
-      mark_weakly(tag, observers, row, column)
+      mark_weakly(tag, observers, row, column, ARGV[i + 4])
     end
   end
 end

@@ -370,7 +370,7 @@ def notify(client: Client, mutations: list[Mutation]) -> int:
     """
     notifications = []
     for call in bounded_calls(mutations, client.one_call_a_tablet):
-        tags, cells = tags_and_cells(call, values=False)
+        tags, cells = tags_and_cells(call, values=True)
         notifications.append(calls.notify(tags, cells, versions_of(call)))
     notified, timestamp = client.oracle.then_timestamp(notifications)
     if not all(notified):

@@ -115,13 +115,14 @@ class Transaction(Snapshot, TypedWrites):
         for column in self.get_row(table, row):
             self.delete(table, row, column)
 
-    def notify(self, table: str, row: str | bytes, column: str) -> None:
+    def notify(self, table: str, row: str | bytes, column: str, ahead: bytes = b"") -> None:
         """Wake the weak observers of a notify-only column after the commit of this transaction.
 
-        Never conflicts. Several notifications of one cell may lead to only one run.
+        Never conflicts. Several notifications of one cell may lead to only one run. ``ahead`` is for the
+        library (`percolator_core.observers.guard`).
         """
         handle = self._handles[table]
-        self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
+        self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, ahead))
 
     def column_name(self, table: str, column: bytes) -> str:
         """The name of an encoded column."""

@@ -55,7 +55,7 @@ class Recorder:
     def delete_row(self, table: str, row: str | bytes) -> None:
         self.calls.append(("delete_row", table, row))
 
-    def notify(self, table: str, row: str | bytes, column: str) -> None:
+    def notify(self, table: str, row: str | bytes, column: str, ahead: bytes = b"") -> None:
         self.calls.append(("notify", table, row, column))
 
     def insert(self, row: object, /, **values: object) -> None:

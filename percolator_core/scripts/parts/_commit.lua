@@ -41,10 +41,10 @@ local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)
   local lock = found[1]
   if not lock or lock_start(lock) ~= start_ts then return end
+  local written, value = lock_write(lock)
   if kind == NOTIFY then
-    mark_weakly(tag, observers_of(tag, column), row, column)
+    mark_weakly(tag, observers_of(tag, column), row, column, value)
   else
-    local written, value = lock_write(lock)
     publish(tag, row, column, found[2], commit_ts, written, start_ts, value)
     -- No observer watches internal columns, such as an acknowledgement's.
     if string.byte(column) ~= 255 then
