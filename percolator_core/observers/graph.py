@@ -124,8 +124,8 @@ def generations(graph: Graph) -> list[list[str]]:
     return ordered
 
 
-def loops_of(graph: Graph) -> dict[str, frozenset[str]]:
-    """Return for each observer the columns, as ``table.column``, that wake an observer of a loop with it."""
+def loop_columns(graph: Graph) -> dict[str, frozenset[str]]:
+    """Return for each observer the columns of its loop, as ``table.column``; none outside a loop."""
     found: dict[str, frozenset[str]] = {}
     for component in nx.strongly_connected_components(without_reads(graph)):
         observers = [node for node in component if graph.nodes[node]["kind"] == "observer"]

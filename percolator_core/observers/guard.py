@@ -7,10 +7,10 @@ no observer watches need no declaration. Reads have no extra cost: they are the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from percolator_core.errors import ConfigurationError, abbreviated
-from percolator_core.observers.graph import loops_of
+from percolator_core.observers.graph import loop_columns
 from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
 
 Row = str | bytes
 
-_AHEAD: Final = b"1000000"
-"""A notification within a loop of observers moves a mark that is due by this many microseconds ahead."""
-
 
 class Guard:
     """The columns that an observer must not write; computed once, checked at every write."""
 
     __slots__ = ("_loop", "_refused", "_refused_rows", "_watchers", "observer")
 
-    def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str] = frozenset()) -> None:
-        """``loop`` has the columns that wake an observer of a loop with this one."""
+    def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str]) -> None:
+        """``loop`` has the columns of the observer's loop."""
         self.observer = observer
         self._loop = loop
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
@@ -44,9 +41,9 @@ class Guard:
         for table, column in sorted(self._refused - notify_only):
             self._refused_rows.setdefault(table, column)
 
-    def ahead(self, table: str, column: str) -> bytes:
-        """Return the value of a notification: by how much it moves marks ahead, b"" outside the loop."""
-        return _AHEAD if f"{table}.{column}" in self._loop else b""
+    def is_in_loop(self, table: str, column: str) -> bool:
+        """Return True if the column wakes an observer of a loop with this one."""
+        return f"{table}.{column}" in self._loop
 
     def check(self, table: str, column: str) -> None:
         """Raise ConfigurationError if the observer has to declare this column and does not."""
@@ -171,7 +168,10 @@ class ObserverTransaction:
     def notify(self, table: str, row: Row, column: str) -> None:
         """Wake the weak observers of a notify-only cell. Raises ConfigurationError as ``set`` does."""
         self._guard.check(table, column)
-        self._transaction.notify(table, row, column, self._guard.ahead(table, column))
+        if self._guard.is_in_loop(table, column):
+            self._transaction.notify_in_loop(table, row, column)
+        else:
+            self._transaction.notify(table, row, column)
 
     def commit(self) -> NoReturn:
         """Raises ConfigurationError: the worker commits."""
@@ -197,5 +197,5 @@ def _table_of(row: Table | type[Table] | str) -> str:
 
 def guards(chain: Chain) -> dict[str, Guard]:
     """Return a guard for each observer of the chain, by name."""
-    loops = loops_of(chain.graph)
+    loops = loop_columns(chain.graph)
     return {name: Guard(chain, observer, loops[name]) for name, observer in chain.observers.items()}

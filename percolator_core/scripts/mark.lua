@@ -16,7 +16,7 @@ for i = 4, #ARGV do
   if strong then
     marked = marked + redis.call('ZADD', key, 'NX', even(now()), mark)
   else
-    marked = marked + (set_weakly(tag, observer, mark, 0) and 1 or 0)
+    marked = marked + (set_weakly(tag, observer, mark) and 1 or 0)
   end
   redis.call('HDEL', tag .. 'tries:' .. observer, mark)
 end

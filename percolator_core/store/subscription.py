@@ -53,7 +53,7 @@ class Subscription:
         return [found] if found is not None else []
 
     def heard(self) -> set[bytes] | None:
-        """Return the channels of the messages that have arrived; None if messages may be lost from now on."""
+        """Return the channels of the messages that have arrived; None if it was closed: some may be lost."""
         channels: set[bytes] = set()
         if self._pubsub is None:
             return channels

@@ -17,7 +17,7 @@ class Candidates:
 
     A claim that examines all tablets of a chain costs the store more time than a run. When such a claim has
     leased all due cells, a cell becomes due in two ways only. Either its mark is in a tablet in which a cell
-    was leased, or which a message has named since; such a tablet is examined until it has no marks. Or the
+    was leased, or which a message has named since; such tablets are examined until they have no marks. Or the
     claim has seen a mark that is due later; then all tablets are examined at that time.
     """
 

@@ -17,7 +17,7 @@ from typing import Final
 from percolator_core.database import Database
 from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain
-from percolator_core.observers.graph import loops_of
+from percolator_core.observers.graph import loop_columns
 from percolator_core.runtime.exit import OBSERVER_THREADS
 from percolator_core.worker.offload import Offload
 from percolator_core.worker.plan import Plan
@@ -42,7 +42,7 @@ _RESERVED_PAUSE: Final = 0.01
 _FREE_PAUSE: Final = 0.1
 """Seconds between two claims if fewer than half of the slots are free, and none of them is reserved."""
 
-_IN_A_LOOP: Final = 64
+_LOOP_LIMIT: Final = 64
 """At most this many runs of one observer of a loop are under way: they do not see each other's results."""
 
 _AFTER_A_KILL: Final = 1.0
@@ -85,7 +85,7 @@ class Slots:
         dirty: DirtyIndex,
         observers: frozenset[str],
         count: int,
-        in_loops: frozenset[str] = frozenset(),
+        in_loops: frozenset[str],
     ) -> None:
         self.dirty = dirty
         self.observers = observers
@@ -99,7 +99,7 @@ class Slots:
         )
         most = count - self._reserved * (len(observers) - 1) if observers else count
         self._limits = {
-            name: ConcurrencyLimit(min(most, _IN_A_LOOP) if name in in_loops else most) for name in observers
+            name: ConcurrencyLimit(min(most, _LOOP_LIMIT) if name in in_loops else most) for name in observers
         }
         self._claimed_at = 0.0
 
@@ -108,7 +108,7 @@ class Slots:
     ) -> tuple[list[Lease], float | None, bool]:
         """Lease due cells for the free slots, as `DirtyIndex.claim` does.
 
-        Return also whether all due cells were leased.
+        Return also True if no due cell is left.
         """
         free = self.free  # before the claim: runs may end while it waits for the store
         if not self.observers or free <= 0:
@@ -117,8 +117,8 @@ class Slots:
         leases, next_due = self.dirty.claim(free, limits=limits, waits=waits, own=own, only=only)
         taken = Counter(lease.observer for lease in leases)
         # If a worker's own tablets have due cells, no others are examined.
-        is_all = len(leases) < free and not (own and leases)
-        return leases, next_due, is_all and all(taken[name] < limit for name, limit in limits.items())
+        complete = len(leases) < free and not (own and leases)
+        return leases, next_due, complete and all(taken[name] < limit for name, limit in limits.items())
 
     def begin(self, lease: Lease) -> None:
         """Take a slot for a run."""
@@ -172,7 +172,7 @@ def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: froz
     observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, observed_by(chain, observers), max(delays, default=0))
-    in_loops = frozenset(name for name, columns in loops_of(chain.graph).items() if columns)
+    in_loops = frozenset(name for name, columns in loop_columns(chain.graph).items() if columns)
     return Slots(dirty, observers, count, in_loops)
 
 

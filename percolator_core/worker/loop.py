@@ -48,7 +48,7 @@ _TURNS: Final = 16
 """Turns of the hub, with one reply each, between two readings of the clock."""
 
 _BUSY: Final = 64
-"""After a claim of more cells than this the worker stops listening for pushed messages."""
+"""After a claim of more cells than this the worker stops listening for wake-up messages."""
 
 log = Log("percolator.worker")
 
@@ -217,12 +217,10 @@ class WorkerLoop:
 
     def _begin_claim(self, now: float, *, until_idle: bool) -> None:
         """Begin a claim in the tablets that may have due cells, unless there are none."""
-        tags = self._candidates.take(now)
+        tags = None if until_idle else self._candidates.take(now)
         self._claim_again = False
-        if until_idle:
-            tags = None
         if tags is not None and not tags:
-            # While tasks of the hub exchange all the time, nothing else hears messages.
+            # A busy hub never reaches `_wait`, so the messages are read here.
             until = now + _LONGEST_PAUSE if self._running() else math.inf
             self._claim_at = min(self._candidates.all_at, until)
             return
@@ -252,11 +250,11 @@ class WorkerLoop:
         next_due: float | None = None
         busy = {name for slots in self._slots.values() for name in slots.busy()}
         waits = {name: most for name, (most, before) in self._settling.items() if not before.isdisjoint(busy)}
-        complete = not waits  # a mark that waits may be due earlier
+        complete = not waits  # once those runs end, the marks that wait are due, without a message
         for slots in self._slots.values():
-            more, due, all_leased = slots.claim(waits, self.own, tags)
+            more, due, none_left = slots.claim(waits, self.own, tags)
             leases += more
-            complete = complete and all_leased
+            complete = complete and none_left
             if due is not None:
                 next_due = due if next_due is None else min(next_due, due)
         return _Claimed(leases, next_due, tags, complete)

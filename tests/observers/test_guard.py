@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.observers import Guard, ObserverTransaction, guards
+from percolator_core.observers import ObserverTransaction, guards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class Recorder:
     def delete_row(self, table: str, row: str | bytes) -> None:
         self.calls.append(("delete_row", table, row))
 
-    def notify(self, table: str, row: str | bytes, column: str, ahead: bytes = b"") -> None:
+    def notify(self, table: str, row: str | bytes, column: str) -> None:
         self.calls.append(("notify", table, row, column))
 
     def insert(self, row: object, /, **values: object) -> None:
@@ -123,7 +123,7 @@ def test_all_columns_of_a_table_may_be_declared_at_once(project: Project) -> Non
     project.observer("invert", "observe: links.out")
     chain = project.load()
     recorder = Recorder()
-    t = ObserverTransaction(cast("Transaction", recorder), Guard(chain, chain.observers["elect"]))
+    t = ObserverTransaction(cast("Transaction", recorder), guards(chain)["elect"])
     t.set("links", "r", "out", b"1")
     t.delete_row("links", "r")
     assert len(recorder.calls) == 2

@@ -12,7 +12,7 @@ import pytest
 
 from observers.pagedeps import digest, fan_out, parse, relay, render
 from percolator_core import Transaction, TransactionConflict
-from percolator_core.observers.guard import Guard, ObserverTransaction
+from percolator_core.observers.guard import ObserverTransaction, guards
 from tests.pagedeps.conftest import CHAIN, Tracker, page, sheet
 
 MANY = [f"{number:02}" for number in range(30)]
@@ -38,7 +38,7 @@ def begin(tracker: Tracker, module: ModuleType, table: str, row: str, column: st
     assert (table, column) in observer.observe
     cell = tracker.cell(table, row, column)
     transaction = tracker.db.begin()
-    module.process(ObserverTransaction(transaction, Guard(tracker.chain, observer)), cell)
+    module.process(ObserverTransaction(transaction, guards(tracker.chain)[observer.name]), cell)
     return transaction
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from observers.webindex import document_processor
 from percolator_core import Cell, Transaction, TransactionConflict
-from percolator_core.observers.guard import Guard, ObserverTransaction
+from percolator_core.observers.guard import ObserverTransaction, guards
 from percolator_core.spark.loading.records import Origin, Record
 from percolator_core.spark.loading.transactions import merge
 from schemas.webindex import Content, Pointer
@@ -83,7 +83,7 @@ def run_of(web: WebIndex, column: str) -> Transaction:
     """Return a concurrent run that stays open, without an acknowledgement that could conflict."""
     version = web.db.history("documents", A, column)[0]
     transaction = web.db.begin()
-    t = ObserverTransaction(transaction, Guard(web.chain, web.chain.observers["document_processor"]))
+    t = ObserverTransaction(transaction, guards(web.chain)["document_processor"])
     document_processor.process(t, Cell("documents", A.encode(), column, version.commit_ts))
     return transaction
 

@@ -184,7 +184,7 @@ def test_a_failure_after_a_claim_of_all_tablets_is_repeated(
 
 
 def test_a_run_that_ends_during_a_claim_does_not_make_it_complete() -> None:
-    slots = Slots(DirtyIndexOfRuns(), frozenset(["one", "two"]), 9)  # type: ignore[arg-type]
+    slots = Slots(DirtyIndexOfRuns(), frozenset(["one", "two"]), 9, frozenset())  # type: ignore[arg-type]
     slots.dirty.slots = slots  # type: ignore[attr-defined]
     for number in range(7):
         slots.begin(lease_of("one" if number < 3 else "two", number))

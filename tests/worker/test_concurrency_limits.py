@@ -124,7 +124,7 @@ def test_a_few_conflicts_leave_a_limit_as_it_is() -> None:
 
 def test_each_observer_has_reserved_places(db: Database) -> None:
     dirty = DirtyIndex(db.client, {})
-    slots = Slots(dirty, frozenset({"slow", "quick"}), 16)
+    slots = Slots(dirty, frozenset({"slow", "quick"}), 16, frozenset())
     assert slots.limits() == {"slow": 14, "quick": 14}
     for number in range(14):
         slots.begin(some_lease("slow", number))
@@ -139,7 +139,7 @@ def test_each_observer_has_reserved_places(db: Database) -> None:
 
 
 def test_looks_for_reserved_places_alone_are_few_but_come(db: Database) -> None:
-    slots = Slots(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32)
+    slots = Slots(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32, frozenset())
     for number in range(28):
         slots.begin(some_lease("slow", number))
     slots.claimed(100.0)
@@ -215,7 +215,7 @@ def test_whatever_the_numbers_everyone_gets_a_place_and_no_more_run_than_there_a
     db: Database, places: int, observers: int
 ) -> None:
     names = frozenset(f"o{number}" for number in range(observers))
-    slots = Slots(DirtyIndex(db.client, {}), names, places)
+    slots = Slots(DirtyIndex(db.client, {}), names, places, frozenset())
     assert all(1 <= limit <= places for limit in slots.limits().values())
     assert slots.claim_at <= 0.0
 

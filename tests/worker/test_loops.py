@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from percolator_core import Cell, Chain, Database, TableDefinition, Transaction
 from percolator_core.layout.keys import dirty_key, encode_mark
 from percolator_core.observers import ObserverTransaction, guards
-from percolator_core.observers.graph import loops_of
+from percolator_core.observers.graph import loop_columns
 from percolator_core.worker.executors import slots_of
 from tests.chains import chain_of, dirty_of, running, watch
-from tests.servers.plain import until
 
 SECOND = 1_000_000
 
@@ -34,6 +31,15 @@ def loop() -> Chain:
     )
 
 
+def activated(db: Database) -> Chain:
+    """The chain, active in the store, without a worker."""
+    chain = loop()
+    chain.create_tables(db)
+    with running(db, chain) as worker:
+        worker.stop()
+    return chain
+
+
 def score(db: Database, row: bytes, observer: str = "rank", column: bytes = b"links") -> float:
     tag = db.client.catalog.table("pages").tag(row)
     found = db.store.one((b"ZSCORE", dirty_key(tag, observer), encode_mark(column, row)))
@@ -51,10 +57,7 @@ def notify(db: Database, chain: Chain, observer: str, row: str, column: str, *, 
 
 @pytest.mark.parametrize("how", ["alone", "with a write", "two phases"])
 def test_a_notification_in_the_loop_moves_a_mark_ahead(db: Database, how: str) -> None:
-    chain = loop()
-    chain.create_tables(db)
-    with running(db, chain) as worker:
-        worker.stop()
+    chain = activated(db)
     for row in ("a", "b"):
         notify(db, chain, "load", row, "links", how=how)
     first, other = score(db, b"a"), score(db, b"b")
@@ -72,10 +75,7 @@ def test_a_notification_in_the_loop_moves_a_mark_ahead(db: Database, how: str) -
 
 
 def test_no_mark_is_moved_by_more_than_a_minute(db: Database) -> None:
-    chain = loop()
-    chain.create_tables(db)
-    with running(db, chain) as worker:
-        worker.stop()
+    chain = activated(db)
     notify(db, chain, "load", "a", "links")
     begin = score(db, b"a")
     for _ in range(70):
@@ -84,10 +84,7 @@ def test_no_mark_is_moved_by_more_than_a_minute(db: Database) -> None:
 
 
 def test_outside_the_loop_no_mark_moves(db: Database) -> None:
-    chain = loop()
-    chain.create_tables(db)
-    with running(db, chain) as worker:
-        worker.stop()
+    chain = activated(db)
     notify(db, chain, "rank", "a", "show")
     begin = score(db, b"a", "serve", b"show")
     notify(db, chain, "rank", "a", "show")
@@ -95,10 +92,7 @@ def test_outside_the_loop_no_mark_moves(db: Database) -> None:
 
 
 def test_a_mark_that_waits_after_a_failure_is_not_moved(db: Database) -> None:
-    chain = loop()
-    chain.create_tables(db)
-    with running(db, chain) as worker:
-        worker.stop()
+    chain = activated(db)
     notify(db, chain, "load", "a", "links")
     dirty = dirty_of(db, chain)
     [lease], _ = dirty.claim(1)
@@ -108,38 +102,16 @@ def test_a_mark_that_waits_after_a_failure_is_not_moved(db: Database) -> None:
     assert score(db, b"a") == begin
 
 
-def test_the_columns_of_a_loop(db: Database) -> None:
+def test_the_columns_of_a_loop() -> None:
     chain = loop()
     both = frozenset({"pages.links", "pages.rank"})
     none: frozenset[str] = frozenset()
-    assert loops_of(chain.graph) == {"load": none, "rank": both, "announce": both, "serve": none}
+    assert loop_columns(chain.graph) == {"load": none, "rank": both, "announce": both, "serve": none}
+
+
+def test_few_runs_of_an_observer_of_a_loop_are_under_way(db: Database) -> None:
+    chain = loop()
     chain.create_tables(db)
     limits = slots_of(db, chain, "hub", 256, frozenset(chain.observers)).limits()
     assert limits["rank"] == limits["announce"] == 64
     assert limits["load"] == limits["serve"] > 64
-
-
-def test_a_loop_with_many_notifications_ends(db: Database) -> None:
-    ranks: dict[bytes, int] = {}
-
-    def rank(t: Any, cell: Cell) -> None:
-        ranks[cell.row] = ranks.get(cell.row, 0) + 1
-        if ranks[cell.row] <= 3:
-            t.set("pages", cell.row, "rank", b"%d" % ranks[cell.row])
-
-    def announce(t: Any, cell: Cell) -> None:
-        for number in range(5):
-            t.notify("pages", f"p{number}", "links")
-
-    chain = chain_of(
-        watch("rank", rank, "pages.links", mode="weak", feedback=True, writes=("pages.rank",), settle=0.0),
-        watch("announce", announce, "pages.rank", writes=("pages.links",)),
-        tables=(TableDefinition("pages", 4, ("links",)),),
-    )
-    chain.create_tables(db)
-    with running(db, chain):
-        for number in range(5):
-            with db.transaction() as t:
-                t.notify("pages", f"p{number}", "links")
-        until(lambda: len(ranks) == 5 and min(ranks.values()) > 3)
-        until(lambda: not any(dirty_of(db, chain).backlog().values()))

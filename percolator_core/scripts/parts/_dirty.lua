@@ -122,17 +122,17 @@ end
 -- makes the mark due again.
 -- Until then no other run starts, because it would conflict. If the holder dies, the mark is due at the end of the lease.
 -- A mark that was postponed after a failure stays as it is: otherwise frequent notifications would use up the cell's
--- attempts at once. A mark that is due already stays, too, unless the notification comes from the observer's own loop:
--- then the mark moves `ahead` microseconds, but not to more than a minute before now. So the cells of a loop with the
--- most changes run first, and the loop ends after fewer runs. No other mark waits for more than a minute longer.
-local MOST_AHEAD = 60000000
+-- attempts at once. A mark that is due already stays, too, unless the notification comes from a loop of observers: then
+-- it is a boost, and the mark moves ahead. So the cells of a loop that were notified most often run first, and the loop
+-- ends after fewer runs. The bound of all boosts is also the bound by which other marks wait longer. Both are in µs.
+local BOOST, MOST_BOOST = 1000000, 60000000
 
-local function set_weakly(tag, observer, mark, ahead)
+local function set_weakly(tag, observer, mark, is_boost)
   local key, time = tag .. 'dirty:' .. observer, even(now())
   local score = tonumber(redis.call('ZSCORE', key, mark) or '0')
   if score > 0 and score == even(score) then
-    local earlier = math.max(score - ahead, time - MOST_AHEAD)
-    if score <= time and earlier < score then redis.call('ZADD', key, earlier, mark) end
+    local earlier = math.max(score - BOOST, time - MOST_BOOST)
+    if is_boost and score <= time and earlier < score then redis.call('ZADD', key, earlier, mark) end
     return false
   end
   if score > time then
@@ -144,12 +144,12 @@ local function set_weakly(tag, observer, mark, ahead)
   return score == 0
 end
 
--- `value` is the value of the notification: by how much it moves marks ahead (µs), or an empty string.
+-- Set the weak marks of a cell. `value` is that of the notification: "1" for a boost, or an empty string.
 local function mark_weakly(tag, observers, row, column, value)
   if not observers then return end
   local mark = dirty_mark(column, row)
   for observer in string.gmatch(observers, '[^,]+') do
-    set_weakly(tag, observer, mark, tonumber(value) or 0)
+    set_weakly(tag, observer, mark, value == '1')
     release_row(tag, observer, row, column)
   end
 end
