@@ -33,10 +33,10 @@ MAX_ROW: Final = 64 << 10
 PUT: Final = 0
 DELETE: Final = 1
 NOTIFY: Final = 2
-"""Kinds of writes: store a value, delete it, or only wake the weak observers of the cell."""
+"""Kinds of writes: store a value, delete it, or only wake the weak observers of the cell.
 
-BOOST: Final = b"1"
-"""The value of a notification that comes from a loop of observers (_dirty.lua); others have no value."""
+The value of a notification has the names of the observers whose marks it moves ahead, joined by commas.
+"""
 
 _KIND_SHIFT: Final = 56
 _START_MASK: Final = (1 << _KIND_SHIFT) - 1
@@ -60,8 +60,8 @@ class Cell:
     """The observed cell that woke an observer.
 
     ``timestamp`` is the commit timestamp of the change (microseconds) or, for a weak notification,
-    the time of the mark; in a loop of observers, up to a minute before it. One run may serve several changes
-    up to its snapshot.
+    the time of the mark; with ``order: most_notified``, up to a minute before it. One run may serve several
+    changes up to its snapshot.
     """
 
     table: str

@@ -307,6 +307,11 @@ class ObserverDeclaration(Declaration):
         "if it is strong.",
     )
     feedback: StrictBool = Field(False, description="The observer closes a loop of the chain on purpose.")
+    order: Literal["oldest", "most_notified"] = Field(
+        "oldest",
+        description="most_notified: of its cells, those that its loop notified most often run first. For "
+        "weak observers that compute again until nothing changes, as ranks; with the executor hub.",
+    )
     executor: Literal["hub", "threads", "processes"] = Field(
         "hub",
         description="threads: for code that waits for anything but the store, such as HTTP or a model; "
@@ -319,3 +324,9 @@ class ObserverDeclaration(Declaration):
         description="The revision of its code. Raise it when earlier results have to be computed again; "
         "'percolator rerun' then finds the cells that an earlier revision processed.",
     )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> ObserverDeclaration:
+        if self.order == "most_notified" and (self.mode, self.executor) != ("weak", "hub"):
+            raise ValueError("order: most_notified needs mode: weak and executor: hub")
+        return self

@@ -27,12 +27,14 @@ Row = str | bytes
 class Guard:
     """The columns that an observer must not write; computed once, checked at every write."""
 
-    __slots__ = ("_loop", "_refused", "_refused_rows", "_watchers", "observer")
+    __slots__ = ("_refused", "_refused_rows", "_watchers", "boosts", "observer")
 
     def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str]) -> None:
-        """``loop`` has the columns of the observer's loop."""
+        """``loop`` has the columns of the observer's loop, as ``table.column``."""
         self.observer = observer
-        self._loop = loop
+        found = {column: _ordered(chain, names) for column, names in chain.observed.items()}
+        self.boosts = {column: names for column, names in found.items() if names and ".".join(column) in loop}
+        """By column of the loop, the observers that take the cells with the most notifications first."""
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
         self._refused = frozenset(column for column in chain.observed if not observer.declares(*column))
         notify_only = {(table.name, column) for table in chain.tables for column in table.notify_only}
@@ -40,10 +42,6 @@ class Guard:
         self._refused_rows: dict[str, str] = {}
         for table, column in sorted(self._refused - notify_only):
             self._refused_rows.setdefault(table, column)
-
-    def is_in_loop(self, table: str, column: str) -> bool:
-        """Return True if the column wakes an observer of a loop with this one."""
-        return f"{table}.{column}" in self._loop
 
     def check(self, table: str, column: str) -> None:
         """Raise ConfigurationError if the observer has to declare this column and does not."""
@@ -168,10 +166,11 @@ class ObserverTransaction:
     def notify(self, table: str, row: Row, column: str) -> None:
         """Wake the weak observers of a notify-only cell. Raises ConfigurationError as ``set`` does."""
         self._guard.check(table, column)
-        if self._guard.is_in_loop(table, column):
-            self._transaction.notify_in_loop(table, row, column)
-        else:
+        boosted = self._guard.boosts.get((table, column))
+        if boosted is None:
             self._transaction.notify(table, row, column)
+        else:
+            self._transaction.boost(table, row, column, boosted)
 
     def commit(self) -> NoReturn:
         """Raises ConfigurationError: the worker commits."""
@@ -186,6 +185,11 @@ class ObserverTransaction:
             f"observer {self._guard.observer.name} called {called}(): return to commit, raise to discard; "
             "the worker commits the transaction together with the acknowledgement"
         )
+
+
+def _ordered(chain: Chain, observers: Iterable[str]) -> bytes:
+    """Return those of the observers whose order is ``most_notified``, as the value of a notification."""
+    return ",".join(name for name in observers if chain.observers[name].order == "most_notified").encode()
 
 
 def _table_of(row: Table | type[Table] | str) -> str:

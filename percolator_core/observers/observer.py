@@ -37,9 +37,10 @@ class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
     ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. A mark
-    waits while observers upstream of this one are running, but at most for ``settle`` seconds. ``revision``
-    is the revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the
-    declaration, and ``function_name`` is the ``module:function`` in it.
+    waits while observers upstream of this one are running, but at most for ``settle`` seconds. ``order`` is
+    that of its cells: the oldest first, or those that its loop notified most often. ``revision`` is the
+    revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the declaration,
+    and ``function_name`` is the ``module:function`` in it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Observer:
     timeout: float = 60.0
     settle: float = 0.0
     feedback: bool = False
+    order: Literal["oldest", "most_notified"] = "oldest"
     executor: Literal["hub", "threads", "processes"] = "hub"
     revision: int = 1
     description: str = ""
@@ -77,6 +79,7 @@ class Observer:
             timeout=declaration.timeout,
             settle=_SETTLE[declaration.mode] if declaration.settle is None else declaration.settle,
             feedback=declaration.feedback,
+            order=declaration.order,
             executor=declaration.executor,
             revision=declaration.revision,
             description=declaration.description,

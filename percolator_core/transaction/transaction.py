@@ -10,7 +10,7 @@ from percolator_core.catalog.catalog import CHANGED
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.keys import decode_column
-from percolator_core.layout.records import BOOST, DELETE, MAX_ROW, MAX_VALUE, NOTIFY, PUT, Write, row_bytes
+from percolator_core.layout.records import DELETE, MAX_ROW, MAX_VALUE, NOTIFY, PUT, Write, row_bytes
 from percolator_core.runtime import process
 from percolator_core.tables.operations import TypedWrites
 from percolator_core.transaction.cache import CACHE_BYTES, Cache
@@ -123,10 +123,10 @@ class Transaction(Snapshot, TypedWrites):
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
-    def notify_in_loop(self, table: str, row: str | bytes, column: str) -> None:
-        """Notify as `notify`; marks of the cell that are due move ahead (docs/decisions/0024-loops.md)."""
+    def boost(self, table: str, row: str | bytes, column: str, observers: bytes) -> None:
+        """Notify as `notify`; marks of the named observers that are due move ahead (_dirty.lua)."""
         handle = self._handles[table]
-        self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, BOOST))
+        self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, observers))
 
     def column_name(self, table: str, column: bytes) -> str:
         """The name of an encoded column."""

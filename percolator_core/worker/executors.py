@@ -17,7 +17,6 @@ from typing import Final
 from percolator_core.database import Database
 from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain
-from percolator_core.observers.graph import loop_columns
 from percolator_core.runtime.exit import OBSERVER_THREADS
 from percolator_core.worker.offload import Offload
 from percolator_core.worker.plan import Plan
@@ -42,8 +41,8 @@ _RESERVED_PAUSE: Final = 0.01
 _FREE_PAUSE: Final = 0.1
 """Seconds between two claims if fewer than half of the slots are free, and none of them is reserved."""
 
-_LOOP_LIMIT: Final = 64
-"""At most this many runs of one observer of a loop are under way: they do not see each other's results."""
+_ORDERED_LIMIT: Final = 64
+"""At most this many runs are under way of an observer with an order: they do not see each other's results."""
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds to wait for the threads whose child processes were killed."""
@@ -77,7 +76,7 @@ class Slots:
     """The slots of one executor, and the runs that hold them.
 
     ``dirty`` is the index of this executor's observers alone. ``count`` is the number of slots, 1 or more.
-    ``in_loops`` are the observers that wake each other in a loop.
+    ``ordered`` are those that take the cells with the most notifications first.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Slots:
         dirty: DirtyIndex,
         observers: frozenset[str],
         count: int,
-        in_loops: frozenset[str],
+        ordered: frozenset[str],
     ) -> None:
         self.dirty = dirty
         self.observers = observers
@@ -98,9 +97,8 @@ class Slots:
             min(max(1, share), (count - 1) // max(1, len(observers) - 1)) if len(observers) > 1 else 0
         )
         most = count - self._reserved * (len(observers) - 1) if observers else count
-        self._limits = {
-            name: ConcurrencyLimit(min(most, _LOOP_LIMIT) if name in in_loops else most) for name in observers
-        }
+        few = min(most, _ORDERED_LIMIT)
+        self._limits = {name: ConcurrencyLimit(few if name in ordered else most) for name in observers}
         self._claimed_at = 0.0
 
     def claim(
@@ -172,8 +170,8 @@ def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: froz
     observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, observed_by(chain, observers), max(delays, default=0))
-    in_loops = frozenset(name for name, columns in loop_columns(chain.graph).items() if columns)
-    return Slots(dirty, observers, count, in_loops)
+    ordered = frozenset(name for name in observers if chain.observers[name].order == "most_notified")
+    return Slots(dirty, observers, count, ordered)
 
 
 def observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:

@@ -73,8 +73,12 @@ OBSERVERS = {
         (
             "parse.yaml:4: obsrve: is not a known key; the known keys are version, observer, "
             "description, observe, "
-            "mode, function, reads, writes, retry, timeout, settle, feedback, executor, revision"
+            "mode, function, reads, writes, retry, timeout, settle, feedback, order, executor, revision"
         ),
+    ),
+    "an order for a strong observer": (
+        GOOD + "order: most_notified\n",
+        "parse.yaml: order: most_notified needs mode: weak and executor: hub",
     ),
     "misspelt nested key": (
         GOOD + "retry:\n  atempts: 3\n",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 
 from percolator_core import Cell, Chain, Database, TableDefinition, Transaction
@@ -18,22 +20,29 @@ def nothing(t: Transaction, cell: Cell) -> None:
     pass
 
 
-def loop() -> Chain:
+def loop(order: Literal["oldest", "most_notified"] = "most_notified") -> Chain:
     """``rank`` and ``announce`` wake each other; ``load`` leads to them, and they lead to ``serve``."""
     return chain_of(
         watch("load", nothing, "pages.text", writes=("pages.links",)),
         watch(
-            "rank", nothing, "pages.links", mode="weak", feedback=True, writes=("pages.rank", "pages.show")
+            "rank",
+            nothing,
+            "pages.links",
+            mode="weak",
+            feedback=True,
+            order=order,
+            writes=("pages.rank", "pages.show"),
         ),
+        watch("stats", nothing, "pages.links", mode="weak"),
         watch("announce", nothing, "pages.rank", writes=("pages.links",)),
         watch("serve", nothing, "pages.show", mode="weak"),
         tables=(TableDefinition("pages", 1, ("links", "show")),),
     )
 
 
-def activated(db: Database) -> Chain:
+def activated(db: Database, **settings: Any) -> Chain:
     """The chain, active in the store, without a worker."""
-    chain = loop()
+    chain = loop(**settings)
     chain.create_tables(db)
     with running(db, chain) as worker:
         worker.stop()
@@ -66,8 +75,8 @@ def test_a_notification_in_the_loop_moves_a_mark_ahead(db: Database, how: str) -
     for times in (1, 2, 3):
         notify(db, chain, "announce", "b", "links", how=how)
         assert score(db, b"b") == other - times * SECOND
-    leases, _ = dirty_of(db, chain).claim(2)
-    assert [lease.row for lease in leases] == [b"b", b"a"]
+    leases, _ = dirty_of(db, chain).claim(4)
+    assert [lease.row for lease in leases if lease.observer == "rank"] == [b"b", b"a"]
     # Each of them is leased; a notification then asks for another run, and moves nothing.
     leased = score(db, b"b")
     notify(db, chain, "announce", "b", "links", how=how)
@@ -91,11 +100,29 @@ def test_outside_the_loop_no_mark_moves(db: Database) -> None:
     assert score(db, b"a", "serve", b"show") == begin
 
 
+def test_the_marks_of_other_observers_do_not_move(db: Database) -> None:
+    chain = activated(db)
+    notify(db, chain, "load", "a", "links")
+    begin = score(db, b"a", "stats")
+    notify(db, chain, "announce", "a", "links")
+    assert score(db, b"a", "stats") == begin
+    assert score(db, b"a", "rank") < begin
+
+
+def test_without_an_order_no_mark_moves(db: Database) -> None:
+    chain = activated(db, order="oldest")
+    notify(db, chain, "load", "a", "links")
+    begin = score(db, b"a")
+    notify(db, chain, "announce", "a", "links")
+    assert score(db, b"a") == begin
+
+
 def test_a_mark_that_waits_after_a_failure_is_not_moved(db: Database) -> None:
     chain = activated(db)
     notify(db, chain, "load", "a", "links")
     dirty = dirty_of(db, chain)
-    [lease], _ = dirty.claim(1)
+    leases, _ = dirty.claim(2)
+    [lease] = [lease for lease in leases if lease.observer == "rank"]
     db.store.run(dirty.postpone(lease, 30.0, failed=True))
     begin = score(db, b"a")
     notify(db, chain, "announce", "a", "links")
@@ -103,15 +130,15 @@ def test_a_mark_that_waits_after_a_failure_is_not_moved(db: Database) -> None:
 
 
 def test_the_columns_of_a_loop() -> None:
-    chain = loop()
     both = frozenset({"pages.links", "pages.rank"})
     none: frozenset[str] = frozenset()
-    assert loop_columns(chain.graph) == {"load": none, "rank": both, "announce": both, "serve": none}
+    found = loop_columns(loop().graph)
+    assert found == {"load": none, "rank": both, "announce": both, "serve": none, "stats": none}
 
 
 def test_few_runs_of_an_observer_of_a_loop_are_under_way(db: Database) -> None:
     chain = loop()
     chain.create_tables(db)
     limits = slots_of(db, chain, "hub", 256, frozenset(chain.observers)).limits()
-    assert limits["rank"] == limits["announce"] == 64
-    assert limits["load"] == limits["serve"] > 64
+    assert limits["rank"] == 64
+    assert limits["announce"] == limits["load"] == limits["serve"] == limits["stats"] > 64

@@ -122,9 +122,9 @@ end
 -- makes the mark due again.
 -- Until then no other run starts, because it would conflict. If the holder dies, the mark is due at the end of the lease.
 -- A mark that was postponed after a failure stays as it is: otherwise frequent notifications would use up the cell's
--- attempts at once. A mark that is due already stays, too, unless the notification comes from a loop of observers: then
--- it is a boost, and the mark moves ahead. So the cells of a loop that were notified most often run first, and the loop
--- ends after fewer runs. The bound of all boosts is also the bound by which other marks wait longer. Both are in µs.
+-- attempts at once. A mark that is due already stays, too, unless the notification is a boost for this observer: then the
+-- mark moves ahead. So the cells that a loop notified most often run first, and the loop ends after fewer runs. A boost
+-- and the bound of all boosts of a mark are in µs.
 local BOOST, MOST_BOOST = 1000000, 60000000
 
 local function set_weakly(tag, observer, mark, is_boost)
@@ -144,12 +144,12 @@ local function set_weakly(tag, observer, mark, is_boost)
   return score == 0
 end
 
--- Set the weak marks of a cell. `value` is that of the notification: "1" for a boost, or an empty string.
-local function mark_weakly(tag, observers, row, column, value)
+-- Set the weak marks of a cell. `boosted` is the value of the notification: the observers for which it is a boost.
+local function mark_weakly(tag, observers, row, column, boosted)
   if not observers then return end
   local mark = dirty_mark(column, row)
   for observer in string.gmatch(observers, '[^,]+') do
-    set_weakly(tag, observer, mark, value == '1')
+    set_weakly(tag, observer, mark, is_among(boosted, observer))
     release_row(tag, observer, row, column)
   end
 end
