@@ -305,13 +305,13 @@ def test_who_does_not_stop_in_time_is_killed(
     counting: Project, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The other process ends within this time, also on a busy machine.
-    monkeypatch.setattr(supervisor, "GRACE", 8.0)
+    monkeypatch.setattr(supervisor, "GRACE", 15.0)
     with Running(counting, log) as running:
         running.await_starts(2)
         stuck = min(running.crew.processes)
         os.kill(stuck, signal.SIGSTOP)
         began = time.monotonic()
-    assert time.monotonic() - began >= 8
+    assert time.monotonic() - began >= 15
     assert [line["process"] for line in log.find("did not stop in time")] == [stuck]
     assert {one.process: one.ending for one in running.crew.served}[stuck] == "SIGKILL"
     assert running.error is None
