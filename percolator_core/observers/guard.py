@@ -32,8 +32,8 @@ class Guard:
     def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str]) -> None:
         """``loop`` has the columns of the observer's loop, as ``table.column``."""
         self.observer = observer
-        found = {column: _ordered(chain, names) for column, names in chain.observed.items()}
-        self.boosts = {column: names for column, names in found.items() if names and ".".join(column) in loop}
+        mine = {column: names for column, names in chain.observed.items() if ".".join(column) in loop}
+        self.boosts = {column: found for column, names in mine.items() if (found := _ordered(chain, names))}
         """By column of the loop, the observers that take the cells with the most notifications first."""
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
         self._refused = frozenset(column for column in chain.observed if not observer.declares(*column))
