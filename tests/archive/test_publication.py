@@ -171,7 +171,7 @@ def test_collected_versions_need_all_rows_again(items: Database, tmp_path: Path)
     items.collect_garbage(timedelta(0))
     done = items.publish("items", str(tmp_path / "open"))
     assert (done.mode, done.rows) == ("full", 299)
-    assert "collected" in done.reason
+    assert "garbage collection" in done.reason
     assert is_as_of(items, done, tmp_path / "open")
 
 

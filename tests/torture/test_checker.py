@@ -93,7 +93,7 @@ def test_records_come_out_as_they_went_in() -> None:
         (txn("T1", None, r={X: None}), "no start timestamp"),
         (txn("T1", 3, w=[X]), "lacks a timestamp"),
         (txn("T1", 3, 4), "no writes"),
-        (txn("T1", 3, 4, w=[X], r={X: None}, blind=True), "blind and read"),
+        (txn("T1", 3, 4, w=[X], r={X: None}, blind=True), "it is blind, but has reads"),
         (txn("T1", 3, 4, w=[X, X]), "twice"),
         (txn("T0", 3), "the id T0:1"),
         (txn("T/1", 3), "letters"),
