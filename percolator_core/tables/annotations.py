@@ -41,7 +41,7 @@ _ALIASES: Final[dict[Any, str]] = {
 def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
     """Return the type inside ``Annotated`` and ``| None``, and True if None is allowed.
 
-    The annotations' metadata is added to ``metadata``.
+    The metadata of each ``Annotated`` is added to the list ``metadata``.
     """
     nullable = False
     while True:
@@ -66,7 +66,7 @@ def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
 
 
 def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
-    """Return the name of the type, and the conversions before encoding and after decoding."""
+    """Return the name of the column type, and the conversions before encoding and after decoding."""
     if annotation in _ALIASES:
         return _ALIASES[annotation], None, None
     if get_origin(annotation) is Literal:
@@ -79,8 +79,8 @@ def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, 
         return _decimal(metadata, where), None, None
     for python_type, name in _KNOWN:
         if issubclass(annotation, python_type):
-            # A value of a subclass, for example of str, is stored as a plain str, from which the subclass
-            # restores it.
+            # A value of a subclass, for example of str, is stored as a plain str. After a read, the subclass
+            # is called with this str.
             plain = annotation is python_type or python_type in {datetime, date, UUID}
             return name, None, None if plain else annotation
     return "json", None, None
@@ -123,7 +123,7 @@ def json_codec(annotation: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes
     def encode(value: Any) -> bytes:
         try:
             encoded = adapter.dump_json(value, warnings="error")
-            # Some values are not restored, such as a secret, or a NaN in a list.
+            # Some values cannot be restored from their JSON, such as a secret, or a NaN in a list.
             same = adapter.validate_json(encoded) == value
         except ValueError as error:
             raise ValueError(f"the value cannot be written as JSON and restored: {error}") from None

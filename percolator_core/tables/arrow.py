@@ -14,7 +14,7 @@ column             Arrow
 ``datetime``       timestamp[us, tz=UTC]
 ``date``           date32
 ``decimal(p,s)``   decimal128(p, s)
-``uuid``, ``json`` string: the canonical text of a UUID; JSON
+``uuid``, ``json`` string: the canonical text of the UUID, or the JSON
 =================  ===========================================================================
 """
 
@@ -56,7 +56,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def record_batch(columns: Sequence[Column], batch: RowBatch) -> pa.RecordBatch:
-    """Return the rows of a batch, without its ``unsettled`` ones; ``columns`` are a subset of its columns.
+    """Return the rows of a batch, without its ``unsettled`` rows. ``columns`` are some of its columns.
 
     Raises:
         ConfigurationError: the cells do not match the table's definition.
@@ -90,7 +90,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query in some pieces of a table, in no particular order.
 
-    ``own`` has the rows that the transaction has written. The filter sees these rows as it wrote them.
+    ``own`` has the keys of the rows that the transaction has written. The filter sees these rows with the
+    transaction's writes.
 
     Raises the errors of a select.
     """
@@ -128,7 +129,7 @@ def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
 def encoded_rows(
     definition: TableDefinition, batch: pa.RecordBatch
 ) -> list[tuple[bytes, dict[str, bytes | None]]]:
-    """Return the row key and the encoded cells by column of each row in an Arrow batch; None means null.
+    """Return, for each row of an Arrow batch, its row key and its encoded cells by column; None means null.
 
     The batch has some or all columns of the table, under the same names.
 
@@ -162,7 +163,7 @@ def encoded_rows(
 def _encoded(
     definition: TableDefinition, column: Column, batch: pa.RecordBatch, keys: Sequence[bytes] | None
 ) -> list[bytes | None]:
-    """Encode the values of one column. Errors name rows by ``keys``, if given."""
+    """Encode the values of one column. Without ``keys``, errors name rows by their number."""
     nullable = column.nullable and keys is not None
     try:
         return encoded(column_type(column.type), nullable, batch.column(column.name))

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ArrowBatch:
-    """The rows of a step, in row order: an Arrow table of the row keys and then the columns of ``layout``.
+    """The rows of a step, in row order, as an Arrow table: the row keys, then the columns of ``layout``.
 
-    `Column.missing` replaces nulls. The columns have the types of `arrow_values.arrow_type`. The methods are
-    those of `Batch`; ``unsettled`` is empty.
+    The default of a column (`Column.missing`) is already in the place of nulls. The columns have the types of
+    `arrow_values.arrow_type`. The methods are those of `Batch`; ``unsettled`` is empty.
     """
 
     def __init__(self, layout: Layout, table: pa.Table) -> None:
@@ -50,7 +50,7 @@ class ArrowBatch:
 
     def column(self, column: Column) -> pa.ChunkedArray:
         """Return a selected column."""
-        # By position, because a column may be named like the column of the keys.
+        # The column is found by its position, because the column of the row keys may have the same name.
         names = [one.name for one in self.layout.columns]
         return self._table.column(1 + names.index(column.name))
 

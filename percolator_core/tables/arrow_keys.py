@@ -1,4 +1,4 @@
-"""Split many row keys into their key columns with numpy, as `KeyCodec.split` splits one.
+"""Split many row keys into their key columns with numpy, as `KeyCodec.split` splits one key.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -83,11 +83,11 @@ class KeyParts:
         return marks[np.minimum(np.searchsorted(marks, at), len(marks) - 1)]
 
     def _zeros(self, part: int) -> Numbers:
-        """Return the number of zero bytes in a part of each key."""
+        """Return, for each key, the number of zero bytes in this part of the key."""
         return self._count(np.flatnonzero(self._bytes == ZERO[0]), part)
 
     def _count(self, positions: Numbers, part: int) -> Numbers:
-        """Return how many of the positions are in a part of each key."""
+        """Return, for each key, how many of the positions are in this part of the key."""
         found: Numbers = np.searchsorted(positions, self._ends[part])
         return found - np.searchsorted(positions, self._starts[part])
 
@@ -99,7 +99,7 @@ def keys_of(joined: bytes, offsets: Numbers) -> pa.BinaryArray:
 
 
 def pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None = None) -> pa.Array:
-    """Return the bytes from each start to its end, null where ``valid`` is False. Both arrays ascend."""
+    """Return the bytes from each start to its end, null where ``valid`` is False. Starts and ends ascend."""
     count = len(starts)
     # Every second element is a piece; the other elements are the bytes between pieces.
     offsets = np.zeros(2 * count + 1, np.int32)
@@ -122,7 +122,7 @@ def offsets_of(lengths: Numbers) -> Numbers:
 
 
 def gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return ``width`` bytes from each start, one row for each; out of bounds the bytes are arbitrary."""
+    """Return one row of ``width`` bytes for each start; out of bounds the bytes are arbitrary."""
     if len(joined) < width:
         return np.zeros((len(starts), width), np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)

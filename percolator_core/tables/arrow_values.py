@@ -79,13 +79,13 @@ def of_values(kind: ColumnType, values: Sequence[bytes | None]) -> pa.Array:
 
 
 def texts(kind: ColumnType, found: pa.Array) -> pa.Array:
-    """Return the column of encoded text or bytes. Raises pyarrow.ArrowInvalid for text that is not UTF-8."""
+    """Return the Arrow column of encoded text or bytes. Raises pyarrow.ArrowInvalid if text is not UTF-8."""
     pa = pyarrow()
     return found if kind.name == "bytes" else found.cast(pa.string())
 
 
 def of_bytes(kind: ColumnType, found: Bytes, valid: Numbers | None = None) -> pa.Array:
-    """Return the column of encoded values of one width; each row of ``found`` is a value."""
+    """Return the Arrow column of encoded values of a fixed width; each row of ``found`` is one value."""
     import numpy as np
 
     pa = pyarrow()
@@ -198,7 +198,7 @@ def encoded(kind: ColumnType, nullable: bool, found: pa.Array) -> list[bytes | N
 
 
 def stored(kind: ColumnType, found: pa.Array) -> list[bytes | None]:
-    """Convert an Arrow column that was made from encoded values back to them; None means null."""
+    """Return the encoded values from which an Arrow column was made; None means null."""
     if kind.width is not None:
         return encoded(kind, True, found)
     texts: list[bytes | None] = found.cast(pyarrow().binary()).to_pylist()
@@ -299,7 +299,7 @@ def _encode_ints(found: pa.Array) -> list[bytes | None]:
 
 
 def float_words(found: pa.Array) -> Numbers:
-    """Return the encoded values of floats as numbers without a sign; those of nulls are arbitrary."""
+    """Return the encoded values of floats as unsigned numbers; the number for a null is arbitrary."""
     import numpy as np
 
     # 0.0 and -0.0 are encoded alike, and so are all NaNs.

@@ -46,7 +46,7 @@ class Binding:
         return tuple(self._fields)
 
     def key(self, values: Mapping[str, Any]) -> bytes:
-        """Return the row key for these values of the key columns, by name.
+        """Return the row key. ``values`` has the values of the key columns by name.
 
         Raises:
             UnknownColumn: a name is no column of the key.
@@ -70,7 +70,7 @@ class Binding:
         return key
 
     def encode(self, values: Mapping[str, Any]) -> tuple[bytes, Cells]:
-        """Return the row key and the cells for these values of columns, by name.
+        """Return the row key and the cells. ``values`` has the values of columns by name.
 
         Raises:
             UnknownColumn: a name is no column of the table.
@@ -115,7 +115,7 @@ class Binding:
         return made(self._model, values, set(self._key))
 
     def chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the columns to read, by default all. Raises UnknownColumn; TypeError for a str."""
+        """Return the columns to read, by default all. Raises UnknownColumn, or TypeError for a str."""
         if columns is None:
             return self.columns
         if isinstance(columns, str):
@@ -188,7 +188,8 @@ _NEWER: Final = "this program and the table are of different versions"
 def _must_agree(model: TableDefinition, table: TableDefinition) -> None:
     """Raise ConfigurationError unless the table can store rows of the model.
 
-    The table may have more columns, which newer programs added, with a default or as nullable.
+    The table may have more columns than the model: newer programs add columns that are nullable or have a
+    default.
     """
     if model.key != table.key:
         raise ConfigurationError(

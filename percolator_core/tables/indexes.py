@@ -1,4 +1,4 @@
-"""Secondary indexes of typed tables. An index is a table; transactions that change the data also change it.
+"""Secondary indexes of typed tables. An index is a table, and a transaction that changes a row updates it.
 
 Each row with a value in the indexed column has an *entry* in the index; null has no entry. In a plain index,
 the key of an entry consists of the value and the row's key, and the entry has no columns. A hash of only the
@@ -6,8 +6,9 @@ value determines the tablet, so all rows with one value are in one tablet, in th
 unique index, the key of an entry is the value, and the only column has the row's key. So two transactions
 that give one value to two rows write the same cell, and one of them conflicts.
 
-A rename of a column does not change its index: the columns of an index have the table's stored column names,
-which never change, and are identified by position (`percolator_core.schema.definitions.index_definition`).
+A rename of a column does not change its index. The columns of an index have the stored names of the table's
+columns, and stored names never change. The code finds the columns of an index by their position
+(`percolator_core.schema.definitions.index_definition`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Cells: TypeAlias = Mapping[str, bytes | None]
 """Encoded values by column; None means null."""
 
 Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
-"""Cells of one row to read."""
+"""The cells to read of one row: the table, the row key and the columns."""
 
 
 class Reader(Protocol):
@@ -96,7 +97,10 @@ def holder_of(table: TableHandle) -> ColumnFields:
 
 
 def holders_to_read(t: Writer, handle: TableHandle, cells: Cells) -> list[tuple[str, Wanted]]:
-    """Return, for each unique column with a value, the index's cell with the key of the row that has it."""
+    """Return, for each unique column with a value in ``cells``, the column and a cell of its index.
+
+    This cell has the key of the row that has the value now.
+    """
     wanted: list[tuple[str, Wanted]] = []
     for index in indexes_of(handle):
         value = cells.get(index.rule.column) if index.rule.unique else None
@@ -130,15 +134,15 @@ class Move:
 def moves(  # noqa: PLR0917
     t: Writer, handle: TableHandle, row: bytes, before: Cells, after: Cells, holders: Cells
 ) -> list[Move]:
-    """Return the moves of a row's entries in the indexes for a write of the cells in ``after``.
+    """Return the moves of a row's index entries that a write of the cells in ``after`` needs.
 
     ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has, for each
-    unique column, the row that already has the new value. All errors of indexes come from here, before any
-    write.
+    unique column, the row that already has the new value. All errors of indexes are raised here, before
+    anything is written.
 
     Raises:
         RowExists: another row has the new value of a unique column.
-        ValueError: value and row key together are too long for an entry; the message names the column.
+        ValueError: an entry would be too long; the message names the column.
     """
     found: list[Move] = []
     for index in indexes_of(handle):

@@ -1,4 +1,4 @@
-"""The plan of a select: read ranges of keys, or use a secondary index that leaves fewer rows.
+"""The plan of a select: read ranges of keys, or use a secondary index that finds fewer rows.
 
 An index is usable if the predicate requires some values, or a range of values, in the indexed column. The
 plan depends on the present data: row keys are in sorted sets, so the store counts in one round trip the
@@ -30,17 +30,18 @@ In a measurement with 100,000 rows of 8 columns, both plans took the same time i
 """
 
 FEW: Final = 200
-"""At most this many rows are read without an index, in one round trip."""
+"""If the ranges of keys have at most this many rows, no index is used: one round trip reads the rows."""
 
 MOST_SORTED: Final = 200_000
 """At most this many entries are sorted by their rows in memory."""
 
 MOST_COUNTED: Final = 64
-"""At most this many pieces of a table are counted; if it has more, a sample of them."""
+"""Rows are counted in at most this many pieces of a table: a sample, if the table has more pieces."""
 
 _FIRST_FETCH: Final = 64
 _MOST_FETCHED: Final = 1000
-"""Rows of one fetch. The first fetch is small, because a limit may soon be reached."""
+"""The numbers of rows in the first fetch and in the largest fetch. The first fetch is small, because a limit
+may soon be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _candidates(t: Selector, query: Query) -> list[ByIndex]:
     found: list[ByIndex] = []
     for index in indexes_of(query.handle):
         known = bounds.get(index.rule.column)
-        # Rows from before the column was added have its default, but no entry.
+        # Rows that are older than the column have the column's default, but no entry.
         if known is None or index.column.missing is not None:
             continue
         handle = t.handle_of(index.rule.table)
@@ -192,7 +193,7 @@ def _rows(t: Selector, plan: ByIndex, reverse: bool) -> Iterator[bytes]:
 
 
 def _of_entries(t: Selector, plan: ByIndex, bound: Bound, reverse: bool) -> Iterator[bytes]:
-    """Yield the rows of entries, in the order of the entries."""
+    """Yield the row key of each entry, in the order of the entries."""
     index, definition = plan.index, plan.handle.definition
     columns = definition.value_columns if index.rule.unique else ()
     query = Query(plan.handle, columns, bound)

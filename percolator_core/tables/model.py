@@ -5,7 +5,8 @@
 ...     contents: bytes | None = None
 ...     page_rank: float = 0.0
 
-On the class, a column is for predicates: ``Document.page_rank > 0.5``. On an instance it is the row's value.
+An attribute of the class is a column, for predicates: ``Document.page_rank > 0.5``. The same attribute of an
+instance is the row's value.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class TypedReads:
 
         Raises:
             UnknownTable, UnknownColumn, ConfigurationError: as `find`.
-            TypeError, ValueError: ``where`` is no predicate, or compares with an impossible value; or
-            ``limit`` is no int, or below 0.
+            TypeError, ValueError: ``where`` is no predicate, or compares a column with a value that the
+            column cannot have; or ``limit`` is no int, or below 0.
             LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`, also during the iteration.
         """
         if limit is not None:
@@ -220,7 +220,7 @@ class TypedWrites(TypedReads):
         rows.insert(self, binding.handle, key, cells)
 
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Add a row, or change the row with its key.
+        """Add a row, or change the existing row with the same key.
 
         In an existing row this changes only the fields that were set: ``Document(url=…, page_rank=1.0)`` does
         not change the contents. If all fields are set and the table has no index, nothing is read first.
@@ -230,10 +230,10 @@ class TypedWrites(TypedReads):
         rows.upsert(self, binding.handle, key, given, cells)
 
     def update(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Change the fields that were set in an existing row.
+        """Change those fields of an existing row that were set.
 
-        In an instance from a read, these are the fields that were assigned after the read. By values,
-        ``t.update(Document, url="a", page_rank=1.0)`` needs the key and the changes.
+        In an instance from a read, these are the fields that were assigned after the read. Without an
+        instance, ``t.update(Document, url="a", page_rank=1.0)`` needs the key and the changed values.
 
         Raises:
             RowNotFound: there is no row with this key.

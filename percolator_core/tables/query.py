@@ -91,7 +91,8 @@ def in_order(
 ) -> Iterator[Found]:
     """Yield at most ``limit`` rows of the query in the order of their keys.
 
-    ``own`` has the rows that the transaction has written. They are evaluated with these writes.
+    ``own`` has the keys of the rows that the transaction has written. These rows are evaluated with the
+    transaction's writes.
     """
     chosen = list(pieces)
     most = None if limit is None else limit + len(own)

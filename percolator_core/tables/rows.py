@@ -50,8 +50,8 @@ def read_many(
 def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]], *, whole: bool) -> None:
     """Read all cells that the writes of these rows will need, into the transaction's cache.
 
-    An insert, or an upsert without some columns, needs all columns (``whole``). Other writes need only the
-    indexed columns.
+    An insert needs all columns (``whole``), and so does an upsert that sets only some columns. Other writes
+    need only the indexed columns.
     """
     columns = handle.definition.value_columns
     fields = _fields(handle, [column.name for column in columns] if whole else indexed(handle))
@@ -66,8 +66,8 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     """Add a row; a column without a cell gets the table's ``missing`` value.
 
     Raises:
-        RowExists: a row has this key, or the value of a unique column.
-        ValueError: a value and the row's key are too long for an index.
+        RowExists: a row has this key, or another row has the same value in a unique column.
+        ValueError: an entry of an index would be too long.
     """
     names = [column.name for column in handle.definition.value_columns]
     marker, found, holders = _look(t, handle, row, names, cells)
@@ -77,7 +77,7 @@ def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
 
 def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: Cells) -> None:
-    """Set cells of a row, or add the row, with ``defaults`` for the other columns.
+    """Set cells of a row. If the row does not exist, add it, with ``defaults`` for the other columns.
 
     Raises as `insert`, but an existing key is no error.
     """
@@ -100,7 +100,7 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
     Raises:
         RowNotFound: there is no such row.
-        RowExists: another row has the value of a unique column.
+        RowExists: another row has the same value in a unique column.
         ValueError: as `insert`.
     """
     marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
@@ -155,7 +155,10 @@ def _look(
 
 
 def _to_add(cells: Cells, found: Cells) -> Cells:
-    """Return the cells of a new row, and nulls for cells that a program has written without a marker."""
+    """Return the cells of a new row. A stored cell becomes null if the new row has no value for its column.
+
+    Such a cell exists only if a program wrote it without the row's marker.
+    """
     every = {name: cells.get(name) for name in found}
     return {name: value for name, value in every.items() if value is not None or found[name] is not None}
 

@@ -86,8 +86,9 @@ def _is_solid(column: Column) -> bool:
 class Batch:
     """The rows that a step returned, in row order.
 
-    ``row_keys`` is the concatenation of all row keys, ``cells`` the concatenation of all versions, row by
-    row. ``lengths`` has for each row the length of its key and of each cell that is not solid, 0 for null.
+    ``row_keys`` is the concatenation of all row keys, and ``cells`` is the concatenation of all versions, row
+    by row. ``lengths`` has for each row the length of its key and of each cell that is not solid; 0 means
+    null.
     ``unsettled`` has the keys of rows that the store could not evaluate because of a lock. The caller reads
     these rows one by one.
     """
@@ -178,9 +179,10 @@ def misfit(definition: TableDefinition) -> ConfigurationError:
 class TabletSelect:
     """A select of rows in one tablet, in bounded steps.
 
-    ``columns`` are the selected columns, in the key or outside; ``bound`` is the predicate, None for all
-    rows; ``low`` is the inclusive and ``high`` the exclusive bound of the row keys, None for no bound. A step
-    takes at most two or three milliseconds of the server. ``limit`` is the number of needed rows, if known.
+    ``columns`` are the selected columns, in the key or outside. ``bound`` is the predicate; None selects all
+    rows. ``low`` is the inclusive lower bound of the row keys. ``high`` is the exclusive upper bound; None
+    means no upper bound. A step takes at most two or three milliseconds of the server's time. ``limit`` is
+    the number of needed rows, if known.
 
     If a step returns None, the snapshot is below the safe point, and the caller must not call `take`.
     """

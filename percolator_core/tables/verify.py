@@ -30,7 +30,7 @@ from percolator_core.tables.indexes import (
 from percolator_core.tables.model import Table
 
 _AT_ONCE: Final = 500
-"""Rows that one read compares, or one transaction repairs."""
+"""The number of rows that one read compares, or one transaction repairs."""
 
 T = TypeVar("T")
 
@@ -105,7 +105,10 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
 
 
 def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
-    """Repair differences that still exist; return the number of repairs, and messages for impossible ones."""
+    """Repair the differences that still exist.
+
+    Return the number of repairs, and a message for each repair that is impossible.
+    """
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
     # A table that was dropped and created again may have none of these indexes.
@@ -142,7 +145,7 @@ def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) 
 def _as_it_is(
     t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """Return a row's indexed cell, and the row of the entry, or None without an entry."""
+    """Return the row's indexed cell, and the row to which the entry belongs; None if there is no entry."""
     (cell,), (entry,) = (t.values(*wanted) for wanted in _of(t, handle, index, value, row))
     return cell, entry if index.rule.unique or entry is None else row
 
