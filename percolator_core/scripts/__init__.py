@@ -2,8 +2,8 @@
 
 Each script is one file. Its header is a contract: ``uses`` names the shared parts (in ``parts``) that are put
 in front of the script. ``KEYS`` and ``ARGV`` describe the arguments, and ``reply`` describes the reply. A
-server whose memory is full runs only scripts with a ``flags`` line: ``allow-oom``, for a script that finishes
-or cleans up work that was begun, and so frees memory; or ``no-writes``, for a script that only reads.
+server whose memory is full runs only scripts with a ``flags`` line. The flag is ``allow-oom`` if the script
+finishes or cleans up work that was begun, and so frees memory. It is ``no-writes`` if the script only reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAGS: Final = re.compile(r"^--   flags   (.+)$", re.MULTILINE)
 NAMES: Final = tuple(
     sorted(one.name.removesuffix(".lua") for one in files(__name__).iterdir() if one.name.endswith(".lua"))
 )
-"""The names of the scripts, which are those of their files."""
+"""The names of the scripts: the names of their files, without ``.lua``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +66,24 @@ def used_parts(source: str) -> list[str]:
 def load(shebang: bool) -> Mapping[str, Script]:
     """Return all scripts by name.
 
-    ``shebang`` is True if the server knows the ``#!lua`` line (Redis 7, Valkey). With it, a server whose
-    memory is full refuses a script before it starts, instead of stopping it between two writes.
+    ``shebang`` is True if the server knows the ``#!lua`` line (Redis 7, Valkey). With this line, a server
+    whose memory is full refuses a script before the script starts, instead of stopping it between two writes.
     """
     return assemble(shebang)
 
 
 def assemble(shebang: bool, parts: Mapping[str, str] | None = None) -> Mapping[str, Script]:
-    """As `load`, with the source of some shared parts replaced: a test replaces the clock."""
+    """Like `load`, but with other sources for the shared parts in ``parts``: a test replaces the clock."""
     return {name: _assemble(name, shebang, parts or {}) for name in NAMES}
 
 
 def _joined(parts: Sequence[str], body: str) -> str:
-    """Return the body with those blocks of the parts that it needs, directly or not.
+    """Return the body of a script with the blocks of its parts that it needs, directly or through others.
 
     Blank lines separate the blocks of a part. Each call of a script creates its functions anew, which takes
-    the server nearly as long as to call them. So blocks that a script does not need are left out. A block
-    that only one `_BRANCH` of the body needs takes the place of this branch's comment. The other blocks stand
-    in front.
+    the server nearly as long as to call them. So blocks that a script does not need are left out. If only one
+    `_BRANCH` of the body needs a block, the block replaces the comment of this branch. The other blocks stand
+    in front of the body.
     """
     blocks = "\n\n".join(parts).split("\n\n")
     always = _needed(blocks, _BRANCH.sub("", body))
@@ -94,7 +94,7 @@ def _joined(parts: Sequence[str], body: str) -> str:
 
 
 def _needed(blocks: Sequence[str], body: str) -> list[str]:
-    """Return the blocks that a body needs, directly or not, in their order."""
+    """Return the blocks that a body needs, directly or through other blocks, in the order of ``blocks``."""
     needed, words = list[str](), _words(body)
     for block in reversed(blocks):
         defined = _DEFINED.findall(_COMMENT.sub("", block))

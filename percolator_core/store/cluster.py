@@ -29,14 +29,14 @@ class Cluster(ReplaceableServers):
 
     While a slot moves to another server, its keys move one by one, so a script would find half a tablet.
     Therefore an ASK redirection is never followed: requests to the slot are repeated until the move is over.
-    Until then both servers refuse a script, because its declared key is a tag, and no key has that name. The
-    old server answers a plain read of a key that has not moved yet.
+    Until then both servers refuse a script, because a script declares a tag as its key, and no key has the
+    name of a tag. The old server answers a plain read of a key that has not moved yet.
     """
 
     clustered = True
 
     def __init__(self, seeds: Sequence[Endpoint], ask: Ask, url: str) -> None:
-        """``seeds`` are servers to ask at first.
+        """``seeds`` are the servers that are asked first.
 
         Raises:
             ConfigurationError: the servers are no cluster, or do not serve all slots.
@@ -71,7 +71,7 @@ class Cluster(ReplaceableServers):
         return sorted(self._primaries)
 
     def heal(self, exchange: Exchange) -> None:
-        """Follow a slot that has moved; ask for all slots again after any other failure."""
+        """After a failure, ask for all slots again. If a slot has moved, adopt its new server first."""
         trouble = exchange.trouble
         if isinstance(trouble, MovedError):
             with self._lock:
@@ -87,7 +87,7 @@ class Cluster(ReplaceableServers):
         return endpoint in self._primaries
 
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
-        # The failed server, and servers that did not answer before, are asked after all others.
+        # Servers that did not answer the last time are asked after the others, and the failed server last.
         candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
         random.shuffle(candidates)
         candidates.sort(key=lambda server: (server == doubtful, server in self._silent))
@@ -122,7 +122,7 @@ class Cluster(ReplaceableServers):
             self._places = places
             self._primaries = frozenset(places.values())
             self.generation += 1
-        self._ranges = ranges  # after the other steps, because Ctrl-C may come in between
+        self._ranges = ranges  # set last: after Ctrl-C in between, the next answer is adopted again
 
     def _unusable(self, refused: Exception) -> Exception:
         if isinstance(refused, AuthenticationError):

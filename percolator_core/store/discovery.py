@@ -10,11 +10,11 @@ from percolator_core.store.url import Address
 
 
 def discover(address: Address, ask: Ask, url: str, embedded: EmbeddedServer | None = None) -> Topology:
-    """Return the topology of the servers at an address; messages call them ``url``.
+    """Return the topology of the servers at an address. In messages, ``url`` stands for the servers.
 
     Raises:
         ConfigurationError: the servers are not of the kind that the address names.
-        StoreUnavailable: none of the servers that could name the others answers.
+        StoreUnavailable: none of the sentinels, or of the cluster's servers, in the address answers.
     """
     hosts = [Endpoint(*host) for host in address.hosts]
     if embedded is not None:

@@ -1,4 +1,4 @@
-"""Runs calls that wait for files in threads beside the hub's, so that the hub's other tasks can run."""
+"""Runs calls that wait for files in threads of their own, so that the other tasks of a hub can run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from percolator_core.store.hub import Hub, current_hub
 T = TypeVar("T")
 
 _THREADS: Final = 4
-"""Files are read, and columns decoded, without Python's lock, so a few threads keep a disk busy."""
+"""Threads do not hold Python's lock while they read files and decode columns, so a few keep a disk busy."""
 
 
 class FileThreads:
-    """Threads that are started at the first use, and again in a forked child."""
+    """Threads that are started at the first use. A forked child starts its own threads."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -49,7 +49,7 @@ class FileThreads:
             hub.loop.switch()
         finally:
             task.awaiting = None
-        # After an interruption of the hub a task goes on early, and waits here.
+        # After an interruption of the hub, the task may go on before the call has ended: then it waits here.
         return job.result()
 
 

@@ -1,7 +1,7 @@
 """Receives the messages that wake idle workers when cells become dirty.
 
-The messages of a namespace come over a connection of their own. They may get lost: the dirty index decides
-which cells are dirty. Under load no worker needs to be woken, so a worker that receives many messages closes
+The messages of a namespace come over a connection of their own. A message may get lost, which does no harm:
+only the dirty index decides which cells are dirty. Under load no worker needs to be woken, so a worker that receives many messages closes
 the subscription until it is idle again.
 """
 
@@ -23,7 +23,7 @@ class Subscription:
     """Listens for wake-up messages on the channels that match a pattern."""
 
     def __init__(self, client: Callable[[], redis.Redis], pattern: bytes) -> None:
-        """``client`` makes a client of the server that has the messages when it is called."""
+        """Each call of ``client`` makes a client of the server that has the messages at that moment."""
         self._make_client = client
         self._pattern = pattern
         self._pubsub: Any = None
@@ -53,7 +53,11 @@ class Subscription:
         return [found] if found is not None else []
 
     def heard(self) -> set[bytes] | None:
-        """Return the channels of the messages that have arrived; None if it was closed: some may be lost."""
+        """Return the channels of the messages that have arrived.
+
+        Return None if this call has closed the subscription, because of an error or of too many messages:
+        then messages may be lost.
+        """
         channels: set[bytes] = set()
         if self._pubsub is None:
             return channels

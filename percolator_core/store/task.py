@@ -1,4 +1,4 @@
-"""Tasks, which are greenlets that run functions under a hub, and futures, which are their outcomes."""
+"""Tasks are greenlets that run functions under a hub. Futures are the outcomes of the functions."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
 """A function that was submitted, its arguments, and the future for its outcome."""
 
 RESTING: Final = object()
-"""The ``awaiting`` of a task that has no function or must not go on. No ticket equals it, so none wakes the
-task."""
+"""The value of ``awaiting`` in a task that has no function or must not go on. No ticket equals this value, so
+no ticket wakes the task."""
 
 
 class Task(greenlet.greenlet):
     """A greenlet that runs functions under a hub, one after another.
 
-    It is used again because making a greenlet takes longer than most functions run.
+    A task is used again, because to make a greenlet takes longer than most functions run.
     """
 
     hub: Hub
@@ -77,7 +77,7 @@ class Task(greenlet.greenlet):
     park the task for something else.
     """
     repeats: Exchange | None = None
-    """The exchange that this task sends again; None for a submitted function."""
+    """The exchange that this task sends again; None if the task runs a submitted function."""
     deadline: Any = None
     """The watchdog's time limit: ``at`` (monotonic seconds), and ``error()``, which makes the exception."""
 
@@ -90,8 +90,8 @@ class Task(greenlet.greenlet):
     def take(self, job: Job, ticket: object) -> None:
         """Run this function next, when woken for ``ticket``. The task must be new or resting."""
         self._job = job
-        # Set before the function runs: the task may still be on its way to rest, and a signal handler that
-        # finds None would park it.
+        # This is set before the function runs. The task may still be on its way to rest: if a signal handler
+        # found None at that moment, it would park the task.
         self.awaiting = ticket
         self.repeats = self.deadline = None
         if self.gr_context is not None:

@@ -125,7 +125,7 @@ class TlsConnection(Connection):
             raise OSError(str(error)) from error
         plain = super()._connect()  # type: ignore[no-untyped-call]
         try:
-            # The connect timeout covers the handshake: a port without TLS does not answer one.
+            # The connect timeout also limits the handshake, which a port without TLS does not answer.
             plain.settimeout(self.socket_connect_timeout)
             secured = prepared.wrap_socket(plain, server_hostname=self.host)
         except BaseException:
@@ -182,7 +182,7 @@ def handshake_is_silent(lost: BaseException) -> bool:
 
 
 def is_broken_off(lost: BaseException) -> bool:
-    """Return True if a server answered, and closed the connection or used another protocol."""
+    """Return True if a server answered, but then closed the connection or used another protocol."""
     return any(
         isinstance(link, ssl.SSLError | ConnectionResetError | BrokenPipeError | InvalidResponse)
         or "closed by server" in str(link)

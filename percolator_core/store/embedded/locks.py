@@ -32,7 +32,10 @@ class Lock:
     """A file to flock. Each object opens the file itself, so threads exclude each other too."""
 
     def __init__(self, path: Path, *, create: bool = True, inherited: int | None = None) -> None:
-        """Open the file; ``create`` it if missing. ``inherited`` is a descriptor that the parent opened."""
+        """Open the file. With ``create``, create a missing file.
+
+        ``inherited`` is a descriptor of the file that the parent process has opened.
+        """
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         self.fd = os.open(path, flags, 0o600) if inherited is None else inherited
         _open_here.add(self.fd)
@@ -68,7 +71,7 @@ class Lock:
 
 
 def no_server(folder: Path) -> Lock | None:
-    """Return the server's lock, which this call takes; None if a server lives. The caller holds the mutex."""
+    """Take and return the server's lock; return None if a server lives. The caller holds the mutex."""
     lock = Lock(folder / SERVER)
     if lock.take(fcntl.LOCK_EX):
         return lock

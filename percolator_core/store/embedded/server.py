@@ -6,7 +6,7 @@ and the user that leaves last stops it; the data stays. The server listens on a 
 leaves nothing to clean up::
 
     redis.mutex    held while the server is started or stopped
-    redis.users    shared by all users; a user that gets it exclusively is the only one left
+    redis.users    shared by all users; a user that gets the lock exclusively is the only one left
     redis.server   inherited by the server and held by it alone: while the lock is free, no server lives
     redis.watcher  inherited and held by the watcher, which ends the server after all users were killed
 
@@ -62,10 +62,10 @@ class Answer:
 
 
 class EmbeddedServer:
-    """One user of the server of a folder; `join` makes it, `leave` ends it.
+    """One user of the server of a folder. `join` makes the user, and `leave` ends it.
 
-    ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands it knows) are those of the
-    server that this user has joined; `ensure_running` updates them. A process that dies without `leave` is no
+    ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands the server knows) describe
+    the server that this user has joined; `ensure_running` updates them. A process that dies without `leave` is no
     user any more. After the death of all users, the watcher process stops the server within about ten seconds
     (`percolator_core.store.embedded.watcher`).
 
@@ -132,8 +132,8 @@ class EmbeddedServer:
 
         Raises:
             StoreUnavailable: the server may have ended before its log was on disk, so acknowledged commits
-                may be lost; or it cannot write its log, so they will be lost unless space on the disk is
-                freed soon. In each case, this user has left.
+                may be lost. Or the server cannot write its log, so these commits will be lost unless space on
+                the disk is freed soon. In each case, this user has left.
         """
         if self._users is None or self._process != process.pid:
             return
@@ -278,7 +278,7 @@ class EmbeddedServer:
     def _await_watcher(self) -> None:
         """Wait for the end of the watcher, so that no process of this library has the folder open."""
         until = time.monotonic() + _WATCHER_LIMIT
-        with suppress(OSError):  # none was ever started
+        with suppress(OSError):  # the folder was removed, or cannot be written in
             lock = Lock(self.folder / WATCHER)
             while not lock.take(fcntl.LOCK_EX) and time.monotonic() < until:
                 time.sleep(_PAUSE)
@@ -300,7 +300,7 @@ class EmbeddedServer:
 
 @contextmanager
 def own_error_first(error: BaseException | None) -> Iterator[None]:
-    """Within a block, suppress the error of closing a store if ``error`` is being raised.
+    """For a block that closes a store: suppress StoreUnavailable if ``error`` is already being raised.
 
     `EmbeddedServer.leave` has logged the suppressed error.
     """

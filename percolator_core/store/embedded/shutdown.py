@@ -51,7 +51,7 @@ class Connection:
         return reply[:-2]
 
     def stays_quiet(self, seconds: float) -> bool:
-        """Wait for ``seconds`` with nothing in flight; return False as soon as the server closes."""
+        """Wait for ``seconds`` while no reply is due; return False as soon as the server closes the connection."""
         return not select.select([self._socket], [], [], seconds)[0]
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def has_log(folder: Path) -> bool:
 
 
 def note_order(folder: Path, history: str) -> None:
-    """Note that the server with that history has ended with a complete log."""
+    """Record that the server with that history has ended with a complete log."""
     try:
         (folder / _NOTE).write_bytes(_note(folder, history))
     except OSError:
@@ -140,7 +140,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _note(folder: Path, history: str) -> bytes:
-    # With the sizes of the log files: the note is invalid after another program has changed a size.
+    # The note has the sizes of the log files, so it is invalid after another program has changed a size.
     lines = [f"{path.name} {path.stat().st_size}\n" for path in _logs(folder)]
     return "".join([history + "\n", *lines]).encode()
 
@@ -196,7 +196,7 @@ class _Attempt:
         self._history = ""
 
     def ask(self) -> Ending | None:
-        """Order the server to shut down, unless it has accepted. Return why it is not stopped, or None."""
+        """Order the server to shut down, unless it has obeyed before. Return why it must not be stopped, or None."""
         if self._obeyed:
             return None
         try:
@@ -216,7 +216,7 @@ class _Attempt:
         return None
 
     def conclude(self) -> Ending:
-        """Return how the server has ended; note an orderly end."""
+        """Return how the server has ended, and record an orderly end."""
         if not self._begun:
             return Ending.DEAD_BEFORE
         # The server removes its pid file at the very end.
@@ -230,7 +230,7 @@ class _Attempt:
 def order_shutdown(connection: Connection) -> tuple[bool, bool]:
     """Order the server to shut down. Return two flags.
 
-    The first is True if a failed write of the log stops the shutdown, the second if the server obeys.
+    The first is True if a failed write of the log stops the shutdown. The second is True if the server obeys.
 
     With ``everysec`` the server would end normally even if the rest of its log did not fit on the disk. With
     ``always`` it goes on running in that case. NOSAVE concerns only snapshots: the log is still written.

@@ -40,8 +40,9 @@ def start(folder: Path, lock: Lock) -> int:
                 folder,
             )
         history = uuid.uuid4().hex
-    # The name of the settings file contains the name of the history. INFO has it, so every client can read
-    # it. The file is removed as soon as the server has read it, so that no other server is started with it.
+    # The name of the settings file contains the name of the history. INFO shows the file's name, so every
+    # client can read the name of the history. The file is removed as soon as the server has read it, so that
+    # no other server is started with this history.
     conf = folder / shutdown.conf_of(history)
     conf.unlink(missing_ok=True)
     conf.symlink_to("redis.conf")
@@ -52,13 +53,13 @@ def start(folder: Path, lock: Lock) -> int:
 
 
 def _spawn(folder: Path, command: list[str], lock: Lock) -> int:
-    """Run a server until it has become a daemon; return what `start` returns."""
+    """Start the server's process, and wait until it has become a daemon. Return what `start` returns."""
     log = folder / "redis.log"
     logged = log.stat().st_size if log.exists() else 0
     # From now on the server may write, so the note of the previous stop is not valid any more.
     shutdown.forget_order(folder)
-    # The server becomes a daemon and this first process of it ends, so that no zombie remains. In a session
-    # of its own, the start does not receive Ctrl-C from the terminal.
+    # The server becomes a daemon, and its first process, which is started here, ends, so that no zombie
+    # remains. The first process has a session of its own, so that Ctrl-C at the terminal does not reach it.
     first = subprocess.run(
         command,
         cwd=folder,
@@ -97,7 +98,7 @@ def died(folder: Path, logged: int, printed: str = "") -> PercolatorError:
 
 
 def start_watcher(folder: Path, socket_path: str) -> None:
-    """Start the watcher unless it runs already. It ends the server after all users were killed.
+    """Start the watcher unless it runs already. The watcher ends the server after all users were killed.
 
     Call it with the mutex held, and while the server lives.
     """

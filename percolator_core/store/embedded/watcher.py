@@ -1,11 +1,11 @@
 """Ends the server of an embedded store after all its users were killed.
 
 This file runs as a separate process. It imports few modules, so that the process is small, and imports them
-at its start, so that it still works after the package is replaced. It keeps a connection to the server, which
-closes when the server ends, and checks every few seconds for users. A user is found by its lock. The server
-is ended only under the mutex that every user takes to join. A client of ``unix://`` has no lock: the watcher
-checks the time of its newest command. After the watcher was killed, the next process that joins starts
-another one.
+at its start, so that it still works after the package is replaced. It keeps a connection to the server. This
+connection closes when the server ends. Every few seconds the watcher checks if the server still has users. A
+user is found by its lock. The server is ended only under the mutex that every user takes to join. A client of
+``unix://`` has no lock: the watcher checks the time of its newest command. If the watcher was killed, the
+next process that joins the server starts another watcher.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .locks import MUTEX, NO_SERVER, USERS, WATCHER, Lock, lives  # noqa: TID252
 from .shutdown import ASK_LIMIT, Connection, order_shutdown, stop  # noqa: TID252
 
 _SPOKE_LATELY = 30
-"""A connection that sent a command during the last so many seconds belongs to a client that is alive."""
+"""Seconds. If a connection sent its newest command less than this long ago, its client is alive."""
 _WATCHER_NAME = "percolator-watcher"
-"""The name of the connections of watchers, which are no clients."""
+"""The name of a watcher's connection. Such a connection does not count as a client."""
 _RETRY = 0.1
 
 
 def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
-    """Wait until the folder's server ends. If it has no user, end it after its log is written.
+    """Wait until the folder's server ends. If the server has no user, end it, unless it cannot write its log.
 
     ``lock`` is the watcher's lock, already held. ``period`` is the time between two checks, in seconds.
     """
     while True:
-        # This file is opened again for each server, because the next server may belong to another store. It
-        # is not created, because a folder that was removed must not reappear.
+        # The file of the users' lock is opened again for each server, because the next server may belong to
+        # another store. The file is not created, because a folder that was removed must not reappear.
         users = Lock(folder / USERS, create=False)
         connection = reach(folder, socket_path, period)
         if connection is None:
@@ -62,9 +62,9 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 
 
 def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
-    """Return True if the server has no user; with ``end`` also end it. Raise OSError if it cannot be asked.
+    """Return True if the server has no user; with ``end``, end such a server. Raise OSError without an answer.
 
-    Give ``end`` only if the previous check returned True: a connection without recent commands may belong to
+    Pass ``end`` only if the previous check returned True: a connection without recent commands may belong to
     a client whose computer was asleep.
     """
     mutex: Lock | None = None
@@ -97,7 +97,7 @@ def _others_speak(connection: Connection) -> bool:
     mine = connection.ask("CLIENT ID")[1:].decode()
     found = connection.ask("CLIENT LIST").decode(errors="replace")
     if found.startswith("-"):
-        return True  # it is busy with a command
+        return True  # the server is busy with a command
     for line in found.splitlines():
         client = dict(part.partition("=")[::2] for part in line.split(" "))
         is_other = client.get("id") != mine and client.get("name") != _WATCHER_NAME
@@ -112,7 +112,7 @@ def reach(folder: Path, socket_path: str, period: float) -> Connection | None:
         try:
             connection = Connection(socket_path, ASK_LIMIT)
             if not connection.ask(f"CLIENT SETNAME {_WATCHER_NAME}").startswith(b"-ERR"):
-                return connection  # also to one that is loading, or busy
+                return connection  # also if the server is loading data, or busy
             connection.close()
         except NO_SERVER:
             if not lives(folder):
