@@ -1,8 +1,9 @@
-"""Run observers with Spark: executors run the worker, one task a tablet, until the chain is idle.
+"""Run observers with Spark: executors run the worker, one task for each tablet, until the chain is idle.
 
 Each task runs a `percolator_core.worker.Worker`. A task that dies loses no work, and two tasks with the same
-work do not commit it twice. A repeated or speculative task is an additional worker. A task serves its own
-tablets first, and then all other tablets, so that no tablet waits for a task that has not started yet.
+work do not commit it twice. If Spark repeats a task or starts a copy of it, this is just one more worker. A
+task serves its own tablets first, and then all other tablets, so that no tablet waits for a task that has not
+started yet.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _GRACE: Final = 10.0
 """Seconds after an interrupt in which tasks may finish their runs; then Spark kills the tasks."""
 
 Ending = Literal["idle", "late", "withdrawn", "refused"]
-"""In this order: no mark is left; the budget ended; the driver's token expired; ConfigurationError."""
+"""The reason why a task ended, in this order: no mark was left, the budget ended, the driver's token expired,
+or a ConfigurationError was raised.
+"""
 
 ByObserver = dict[str, ObserverCounts]
 
@@ -54,7 +57,7 @@ ByObserver = dict[str, ObserverCounts]
 class NotIdle(TimeoutError):
     """The budget of a drain ended before the chain was idle. The next worker runs the remaining cells.
 
-    ``counts`` has the runs of the drain.
+    ``counts`` has the counts of the drain's runs.
     """
 
     def __init__(self, message: str, counts: Counts) -> None:
@@ -64,7 +67,10 @@ class NotIdle(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """The progress of a drain: the number of dirty cells ``left``, and ``counts`` of ended tasks."""
+    """The progress of a drain.
+
+    ``left`` is the number of dirty cells that are left. ``counts`` has the counts of tasks that have ended.
+    """
 
     left: int
     counts: Counts
@@ -104,7 +110,7 @@ def drain(
         spark: the context or session. By default the running one, or a new one that is stopped at the end.
         budget: seconds, 0 or more, from the start of the job, after which tasks end; None means no limit.
         tasks: the number of tasks, 1 or more; by default the number of tablets of the largest observed table.
-        namespace: for a URL, by default the chain's name. It is not used with a database, which has one.
+        namespace: the namespace with a URL, by default the chain's name. A database has its own namespace.
         width: concurrent runs in each task, 1 or more.
         threads: concurrent runs of observers with ``executor: threads`` in each task, 1 or more.
         master: the Spark master of a new context; by default all cores of this machine.
@@ -113,7 +119,7 @@ def drain(
 
     Raises:
         ValueError: a number is out of range, or ``observers`` is empty.
-        NotIdle: a TimeoutError: the budget ended before the chain was idle.
+        NotIdle: the budget ended before the chain was idle. This error is a TimeoutError.
         ConfigurationError: the chain, the observers' names, the URL or Spark's settings are wrong, or workers
             of another chain are running.
         StoreUnavailable: the store was unavailable during all attempts of Spark at a task.

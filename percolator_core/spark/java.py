@@ -144,7 +144,7 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """A running Java. It ends when its stdin is closed, also by the end of this process."""
+    """A running Java. It ends when its stdin is closed; the end of this process also closes its stdin."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -218,7 +218,7 @@ def _temporary_log() -> Path:
 
 
 def _first_error(path: Path) -> str:
-    """Return the line of Java's output with the error."""
+    """Return the line with the error, from Java's output."""
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"(Exception|Error)\b.*: ", line)]
     return (errors or lines or ["no output"])[0]

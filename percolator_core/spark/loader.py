@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 _UNREADABLE_FOLDERS: Final = 999_999
-"""The part of the put-aside file with this number is the driver's: the folders that could not be listed."""
+"""The number of the put-aside part that the driver writes, with the folders that could not be listed."""
 
 
 class TableMaker(Protocol):
@@ -67,10 +67,10 @@ def load(
         namespace: the namespace of the table.
         table: a table that exists, or that the chain creates.
         source: the result of `open_source`.
-        chain: its tables are created, and its observers registered, before the load.
-        delete_missing: delete the rows with this prefix that the source lacks. (In a raw table, delete only
-            cells in the source's columns.) A malformed record without a key prevents the deletion. A typed
-            key has to be one text column.
+        chain: before the load, its tables are created, and its observers are registered.
+        delete_missing: delete each row whose key has this prefix and is not in the source. (In a raw table,
+            delete only cells in the source's columns.) A malformed record without a key prevents the
+            deletion. A typed key has to be one text column.
         aside: the folder for malformed records, created when needed. All executors have to reach the folder.
         max_bad: stop when more records than this are malformed; None means no limit.
         context: the SparkContext. By default the running one, or a new one that is stopped at the end.

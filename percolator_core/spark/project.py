@@ -38,7 +38,8 @@ _CHAIN: Final = "chain"
 class Project:
     """A chain and the code of its observers and models, which Spark sends to executors.
 
-    ``names`` are its top-level modules and packages. ``digest`` changes with their files.
+    ``names`` are its top-level modules and packages. If one of their files, or a YAML file of the chain,
+    changes, then ``digest`` changes.
     """
 
     code: str
@@ -63,8 +64,8 @@ class Project:
     def enter(self) -> Path:
         """Make this process of an executor import from the project; return the chain's folder.
 
-        Spark uses a Python process for several tasks. So modules of another project, or of an earlier version
-        of this project, are removed first.
+        Spark uses one Python process for several tasks. So modules of another project, or of an earlier
+        version of this project, are removed first.
         """
         code, chain = Path(self.code), Path(self.chain)
         if self.archive is not None:
@@ -110,7 +111,7 @@ class Project:
 
 
 _ENTERED: Final[list[tuple[str, str]]] = []
-"""The folder and the digest of the project from which this process imports; empty at first."""
+"""The folder and the digest of the project from which this process imports; empty before the first one."""
 
 
 def shares_files(master: str) -> bool:

@@ -1,9 +1,10 @@
 """Tasks stop writing after the end of their load: driver and tasks communicate through the store.
 
 The Python process of a cancelled task may continue, and Spark does not report this. So each attempt at a task
-registers in the store. Before each commit the attempt needs an answer of the store, at most `FRESH` seconds
-old, that the load has not ended. At the end of a load, successful or not, the driver records the end in the
-store and waits for the registered attempts. So no attempt overwrites the writes of a later load.
+registers in the store. Before each commit the attempt needs an answer of the store that the load has not
+ended; the answer may be at most `FRESH` seconds old. At the end of a load, successful or not, the driver
+records the end in the store and waits for the registered attempts. So no attempt overwrites the writes of a
+later load.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Attempt:
     def check(self) -> None:
         """Raise PercolatorError if the load has ended, according to an answer at most `FRESH` seconds old.
 
-        After half of that time one transaction queries again. The others use the previous answer.
+        After half of that time one transaction queries again, and the other transactions use the old answer.
         """
         if time.monotonic() - self._confirmed < (FRESH if self._asking else FRESH / 2):
             return

@@ -42,7 +42,8 @@ class PutAside:
     def part(self, number: int) -> Iterator[Callable[[BadRecord], object]]:
         """Yield a function that writes a record into the part of task ``number``.
 
-        At the end of the block the part replaces an earlier one. If the block raises, the new one is removed.
+        At the end of the block the part replaces an earlier part of this task. If the block raises, the new
+        part is removed.
         """
         name = f"{number:06}.jsonl"
         draft = self.parts / f"{name}.{uuid4().hex}"

@@ -31,7 +31,7 @@ from percolator_core.layout.records import MAX_ROW
 from percolator_core.schema.types import shown
 
 MAX_LOADED_VALUE: Final = 64 * 1024 * 1024
-"""The limit of a value in bytes: below the limit of the store, because a task has many records in memory."""
+"""The limit of a value in bytes. The store's limit is higher, but a task has many records in memory."""
 
 HEAD: Final = 200
 """The put-aside file has at most this many bytes of a malformed record: the first ones."""

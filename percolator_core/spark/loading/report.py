@@ -52,7 +52,7 @@ class LoadReport:
     delete_seconds: float
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields in types of JSON."""
+        """Return the fields as values that JSON can represent."""
         return asdict(self) | {"aside": str(self.aside) if self.aside is not None else None}
 
 

@@ -58,8 +58,8 @@ class Source:
         """Return the source with options for the table.
 
         Raises:
-            ConfigurationError: a raw table needs a key for this format; or a field, or a column of a typed
-                table, has no counterpart.
+            ConfigurationError: the table is raw, and this format needs a key. Or the table is typed, and a
+                field or a column has no counterpart.
         """
         options, reader = self.options, _READERS[self.format]
         if not table.is_typed:
@@ -114,8 +114,8 @@ def open_source(
         key: the field with the row key (jsonl, csv, parquet), for raw tables. The key of a typed table comes
             from the fields of its key columns.
         columns: field → table column. Only these fields are loaded. None loads all fields except the key of a
-            raw table, each into the column of the same name; of html and warc it loads contents,
-            content_type and others.
+            raw table, each into the column of the same name. Of html, None loads only contents and
+            content_type; of warc, also status and location.
         base_url: the prefix of the row keys of html, by default ``doc://<name of the folder>/``.
         delimiter: of csv, by default guessed from the header line.
         encoding: of csv, by default UTF-8, with bytes of other encodings unchanged.
@@ -192,7 +192,7 @@ def _guess_format(roots: Iterable[str]) -> str:
 
 
 def _walk(root: str, suffixes: tuple[str, ...], unreadable: list[BadRecord]) -> Iterator[tuple[str, str]]:
-    """Yield the files of a folder with one of the suffixes, sorted. If ``root`` is a file, yield it."""
+    """Yield the files of a folder that have one of the suffixes, sorted. If ``root`` is a file, yield it."""
     if not Path(root).is_dir():
         yield root, Path(root).name
         return
@@ -239,7 +239,7 @@ def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRe
 
 
 def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None:
-    """Return the fields of a file; None if its records may differ, or it is unreadable."""
+    """Return the fields of a file. Return None if its records may differ in fields, or it is unreadable."""
     try:
         if format_ == "csv":
             return csv_files.read_header(path, options.delimiter, options.encoding)

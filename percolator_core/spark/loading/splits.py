@@ -1,8 +1,8 @@
 """Divide the input into tasks.
 
 A *split* is a file, a byte range of a file, or some row groups. Small splits share a task, and large files
-are divided if their format allows it. So all cores have work, for a million small files or for one large
-file.
+are divided if their format allows it. So all cores have work, both with a million small files and with one
+large file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SPLIT: Final = 32 * 1024 * 1024
 _MIN_TASK: Final = 1024 * 1024
 _TASKS_PER_CORE: Final = 4
 _OPENING_COST: Final = 16 * 1024
-"""The cost of opening a file and of its transaction, in bytes of input."""
+"""The cost of opening a file and of its transaction, expressed in bytes of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def task_size(sizes: Sequence[int], cores: int) -> int:
 
 
 def group_splits(splits: Iterable[Split], target: int) -> list[list[Split]]:
-    """Group splits into tasks of about ``target`` bytes; a larger split is a single task."""
+    """Group splits into tasks of about ``target`` bytes. A larger split has its own task."""
     tasks: list[list[Split]] = []
     filled = target
     for split in splits:

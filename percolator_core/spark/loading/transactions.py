@@ -72,7 +72,7 @@ def merge_group(
     except TransactionConflict:
         if len(group) == 1:
             raise
-        # In every attempt, another client may write one of so many rows: load the records one by one.
+        # With so many rows, each attempt may meet a write of another client: load the records one by one.
         return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 

@@ -231,7 +231,7 @@ def _fields_of_pages(
 
 
 def json_line_problem(typed: TypedRecords, line: bytes) -> str | None:
-    """Check the fields of a line of JSON (`TypedRecords.unknown`). Return None if it is no object."""
+    """Check the fields of a line of JSON (`TypedRecords.unknown`). Return None if the line is no object."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

@@ -52,7 +52,7 @@ _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 
 
 class JsonNumber(float):
-    """A number of JSON with a point or an exponent, and its original text."""
+    """A JSON number with a point or an exponent, and its original text."""
 
     __slots__ = ("text",)
 
@@ -61,9 +61,9 @@ class JsonNumber(float):
 
 
 def converter(kind: ColumnType, dialect: Dialect) -> Callable[[Any], bytes | None]:
-    """Return the function that encodes all values of a column other than None.
+    """Return the function that encodes the values of a column. The function does not accept None.
 
-    The function returns None for JSON's null. It raises TypeError or ValueError if a value does not fit.
+    It returns None for JSON's null, and raises TypeError or ValueError if a value does not fit.
     """
     family = "decimal" if kind.digits else kind.name
     encode = kind.encode
@@ -146,7 +146,7 @@ def _uuid(text: str) -> UUID | None:
         found = UUID(bare)
     except ValueError:
         return None
-    # Refuse hyphens, braces and prefixes in other places, which Python accepts.
+    # Python also accepts braces, prefixes, and hyphens in other places: refuse them.
     return found if bare.lower() in {str(found), found.hex} else None
 
 

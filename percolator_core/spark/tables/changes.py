@@ -1,6 +1,6 @@
 """The rows of a table that changed after one timestamp, up to and including a second timestamp.
 
-The store returns the rows with a version, of a cell or of the row's marker, whose commit timestamp is in this
+The store returns each row of which a cell, or the row's marker, has a version with a commit timestamp in this
 range. Then these rows are read as of the second timestamp. So a row that changed several times appears once.
 A row that was inserted and removed in the range appears as deleted. Each change is in exactly one of two
 adjacent ranges: commit timestamps rise, and the read waits for the lock of any transaction that may still

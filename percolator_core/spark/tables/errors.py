@@ -42,7 +42,7 @@ def as_sentence() -> Iterator[None]:
 
 
 def plain_table_error(error: BaseException) -> PercolatorError:
-    """Return the error of this library inside Spark's error, or the first line of another error."""
+    """Return the error of this library that Spark's error contains, else an error with Spark's first line."""
     text = str(error)
     for name, message in re.findall(r"(?:percolator_core\.errors\.)(\w+): (.+)", text):
         if name in _KINDS:

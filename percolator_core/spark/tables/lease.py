@@ -49,7 +49,7 @@ class Lease:
         neighbours = (self.minute - 1, self.minute + 1)
         db.store.call_apart(
             (b"SET", token(_owner(self.minute)), b"", b"PX", life),
-            # XX does not set an expired token again: the scans of that minute have no running task.
+            # XX: an expired token is not set again, because the scans of that minute have no running task.
             *((b"SET", token(_owner(minute)), b"", b"PX", life, b"XX") for minute in neighbours),
             (b"ZADD", pins, self.oldest, self.pin),
         )

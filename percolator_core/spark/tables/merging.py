@@ -25,9 +25,9 @@ def merge(
 ) -> Counter[str]:
     """Buffer the rows of one transaction as the options say; return the number of rows by outcome.
 
-    ``version`` is the version of the table when the write began, ``since`` the timestamp of that moment. A
-    row that another client changed later is newer than the write. If ``since`` is None, the write does not
-    check for newer rows.
+    ``version`` is the version of the table when the write began, and ``since`` is the timestamp of that
+    moment. A row that another client changed later is newer than the write. If ``since`` is None, the write
+    does not check for newer rows.
 
     Raises:
         ConfigurationError: the definition of the table has changed since the write began.

@@ -1,9 +1,10 @@
 """Tables with a base, read by Spark's own Parquet reader.
 
-The row sets of a base are Parquet files, so Spark reads them without Python: only the columns that a query
-needs, with its predicates and the statistics of row groups. The *delta* of a row is the part of it that the
-store has. This module reads the deltas and joins them to the rows of the base by row key. Spark broadcasts
-the deltas to all tasks, so a table with many rows in the store is read by the source ``percolator`` instead.
+The row sets of a base are Parquet files, so Spark reads them without Python. It reads only the columns that a
+query needs, and skips row groups by the query's predicates and the statistics of the row groups. The *delta*
+of a row is the part of the row that the store has. This module reads the deltas and joins them to the rows of
+the base by row key. Spark broadcasts the deltas to all tasks, so a table with many rows in the store is read
+by the source ``percolator`` instead.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ class _Table:
     def deltas(self, spark: SparkSession, parts: _Parts) -> DataFrame:
         """Return the deltas, one row for each.
 
-        A delta has, for each column of the table, the value and a flag: the store has this value. It has two
-        more flags: the row is removed, and only the store has the row.
+        For each column of the table, a delta has the value, and a flag that is True if the store has this
+        value. Two more flags are True if the row is removed, and if only the store has the row.
         """
         pa = pyarrow()
         from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
@@ -226,7 +227,7 @@ def _true_at(positions: Sequence[int], length: int) -> pa.BooleanArray:
 
 
 def _spread(values: pa.Array, has: pa.BooleanArray) -> pa.Array:
-    """Return a column with the next of the values wherever ``has`` is True, and null elsewhere."""
+    """Return a column that has the values, in their order, where ``has`` is True, and null elsewhere."""
     pa = pyarrow()
     from pyarrow import compute
 
@@ -278,6 +279,6 @@ def condition(bound: Bound, columns: Mapping[str, Column]) -> SparkColumn:
         return found.isin(*values)
     if bound.op == "^=":
         return found.startswith(values[0])
-    compare: Any = COMPARE[bound.op]  # on columns, the same operators make conditions
+    compare: Any = COMPARE[bound.op]  # with Spark's columns, these operators return conditions
     compared: SparkColumn = compare(found, values[0])
     return compared

@@ -90,7 +90,7 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
 
 
 class TableReader(DataSourceReader):
-    """Reads a snapshot, or the changes before it. Spark sends it to tasks."""
+    """Reads a snapshot, or the changes up to the snapshot. Spark sends the reader to tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -192,8 +192,8 @@ def read_share(
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches and divide large ones.
 
-    Each batch costs time, and a step of the store may return few rows. A whole batch is in memory, and a step
-    of a table with a base may return many rows.
+    Each batch costs time, so the batches of steps that return few rows are joined. A batch is in memory as a
+    whole, so large batches are divided: in a table with a base, a step may return many rows.
     """
     some: list[pa.RecordBatch] = []
     rows = size = 0

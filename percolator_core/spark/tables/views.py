@@ -124,7 +124,7 @@ def _native(  # noqa: PLR0917
     where: Predicate | str | None,
     at: int | datetime | None,
 ) -> DataFrame | None:
-    """Return the rows by Spark's own reader; None if the source has to read the table."""
+    """Read the rows with Spark's own reader; return None if the source has to read the table."""
     with connect(url, namespace) as db:
         definition = next((one for one in db.catalog.tables() if one.name == table), None)
         if definition is None or definition.base is None or not definition.is_typed:

@@ -12,8 +12,8 @@ The check needs old versions, which a lease pins (`percolator_core.spark.tables.
 A stream has no such timestamp, because its batches may write the same rows several times. The last commit
 wins, so a batch that is repeated after a failure may undo a change by another client.
 
-If several rows have one key, an arbitrary one is written. A transaction is atomic, but a write is not: if a
-write fails, committed transactions stay, and a repetition completes the write.
+If several rows have the same key, any one of them is written. A transaction is atomic, but a write is not: if
+a write fails, committed transactions stay, and a repetition completes the write.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def open_text(path: str, encoding: str | None) -> TextIO:
 
 
 def guess_delimiter(header: str) -> str:
-    """Return the most frequent usual delimiter in the header line, outside of quotes; else a comma."""
+    """Return the usual delimiter that the header line has most often outside of quotes; else a comma."""
     bare = "".join(header.split('"')[::2])
     return max(_DELIMITERS, key=bare.count)
 

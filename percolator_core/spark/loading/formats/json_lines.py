@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, in UTF-8, also gzip-compressed. Plain files are split into byte ranges."""
+"""JSON lines: one object per line, in UTF-8, also gzip-compressed. Plain files are split into byte ranges."""
 
 from __future__ import annotations
 

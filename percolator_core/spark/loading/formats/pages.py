@@ -1,4 +1,4 @@
-"""A folder of pages: HTML, plain text and Markdown files, one record a file.
+"""A folder of pages: HTML, plain text and Markdown files. Each file is one record.
 
 Fields: ``contents`` (the file's bytes), ``content_type``, ``url``, ``path`` (relative to the folder). By
 default ``contents`` and ``content_type`` are loaded; ``columns`` names other fields.

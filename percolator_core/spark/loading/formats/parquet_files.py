@@ -1,4 +1,4 @@
-"""Parquet: a row is a record, some row groups are a split. Binary keys and values may be any bytes."""
+"""Parquet: a row is a record, and a split has some row groups. Binary keys and values may be any bytes."""
 
 from __future__ import annotations
 

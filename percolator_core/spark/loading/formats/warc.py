@@ -34,7 +34,8 @@ _CHUNK: Final = 1 << 20
 class WarcReader(SplitReader):
     """Reads responses.
 
-    After damage it continues at the next gzip member of a compressed file, or the next record of a plain one.
+    After damage it continues at the next gzip member of a compressed file, or at the next record of a plain
+    file.
     """
 
     suffixes = (".warc", ".warc.gz")
@@ -121,7 +122,10 @@ def _fields(url: str, date: str | None, response: HttpResponse) -> dict[str, obj
 
 
 def digest_matches(digest: str | None, block: bytes) -> bool:
-    """Return False if the digest (``sha1:BASE32`` or hex) is of a known kind, but not that of ``block``."""
+    """Return False if ``block`` has another digest than ``digest`` (such as ``sha1:BASE32``, or hex).
+
+    If there is no digest, or its algorithm is unknown, return True.
+    """
     algorithm, _, expected = (digest or "").partition(":")
     algorithm = algorithm.lower().replace("-", "")
     if algorithm not in {"md5", "sha1", "sha256", "sha512"} or not expected:
@@ -132,7 +136,7 @@ def digest_matches(digest: str | None, block: bytes) -> bool:
 
 
 def _next_start(file: BinaryIO, start: int, last: int | None, compressed: bool) -> int | None:
-    """Find the next record after the one at ``last``; if that is None, after the position ``start``."""
+    """Find the next record after the one at ``last``; if ``last`` is None, after the position ``start``."""
     if compressed:
         return _find(file, _GZIP_MAGIC, (start if last is None else last) + 1)
     end = None if last is None else _record_end(file, last)
@@ -164,7 +168,7 @@ def _record_end(file: BinaryIO, start: int) -> int | None:
 
 
 def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
-    """Return the reason if the file ends too early after the record at ``last``. FastWARC ignores this."""
+    """If the file ends too early after the record at ``last``, return the reason. FastWARC ignores this."""
     file.seek(last)
     if compressed:
         is_member = file.read(3) == _GZIP_MAGIC  # else the file is one member, and ``last`` is its end
@@ -181,7 +185,7 @@ def _check_end(file: BinaryIO, last: int, compressed: bool) -> str | None:
 
 
 def _check_gzip(file: BinaryIO) -> str | None:
-    """Return the reason if one of the following gzip members is damaged or incomplete."""
+    """If one of the following gzip members is damaged or incomplete, return the reason."""
     member = zlib.decompressobj(wbits=31)
     pending = b""
     fresh = True
