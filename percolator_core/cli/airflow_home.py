@@ -38,7 +38,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 _HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _STAMP: Final = "percolator.version"
 _TASKS_LIMIT: Final = 10.0
-"""Running tasks have this many seconds to end by themselves, and as many after SIGTERM."""
+"""Running tasks have this many seconds to end by themselves, and then the same time again after SIGTERM."""
 _OTHERS_LIMIT: Final = 5.0
 """Seconds for the DAG processor and the triggerer to end."""
 _API_LIMIT: Final = 3.0
@@ -93,7 +93,7 @@ def environment(home: Path, project: Path, url: str, port: int) -> dict[str, str
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
         # Everybody on this machine has full access; the server listens on the loopback address only.
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        # Airflow's default asks the name service, at the start and whenever a log is shown.
+        # Airflow's default function asks the name service, at the start and whenever a log is shown.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": f"{hostname.__module__}.{hostname.__name__}",
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),

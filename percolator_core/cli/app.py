@@ -205,7 +205,7 @@ def command_group(program: str, commands: Mapping[str, str]) -> type[Commands]:
 
     Args:
         program: the name of the program in the help.
-        commands: each subcommand's function, as ``module:function``, by name.
+        commands: a mapping of each subcommand's name to its function, as ``module:function``.
     """
 
     class Own(Commands):

@@ -34,7 +34,7 @@ def publish(
     *,
     store: StoreOptions,
 ) -> None:
-    """Write a table, as of now, as a version of a Delta Lake table, while clients write to it.
+    """Write a table, as of now, as a version of a Delta Lake table. Clients may write while the command runs.
 
     After the first version only changed rows are written, if `percolator gc` has kept all versions since the
     last publication. Interrupt and repeat the command at any time.

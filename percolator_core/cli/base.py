@@ -51,8 +51,9 @@ def flush(
 ) -> None:
     """Move cold rows from the store to the bases of tables, and maintain the bases.
 
-    The base of a table declares which rows are cold: those not changed for a time, or, if the table has too
-    many bytes in the store, those changed longest ago. Interrupt and repeat the command at any time.
+    The declaration of a base says which rows are cold: rows that have not changed for a time, or, if the
+    table has too many bytes in the store, the rows that changed longest ago. Interrupt and repeat the command
+    at any time.
     """
     with store.existing() as db:
         done = _of_each(

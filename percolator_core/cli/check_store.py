@@ -1,6 +1,6 @@
 """Check a store: its server, settings, memory and disk, and its namespaces.
 
-An embedded store is not created for the check; an existing one is started.
+The check does not create an embedded store, but it starts an existing one.
 """
 
 from __future__ import annotations

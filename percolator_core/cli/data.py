@@ -212,7 +212,7 @@ class _Asked(NamedTuple):
 
     @property
     def most(self) -> int | None:
-        """The limit plus one: the additional row shows that there are more."""
+        """The limit plus one: if the additional row exists, there are more rows than the limit."""
         return self.limit + 1 if self.limit else None
 
 

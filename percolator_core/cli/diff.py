@@ -50,7 +50,7 @@ def diff(
 ) -> None:
     """Show which rows were added, removed and changed between two times.
 
-    With --where, only rows that match the filter at one of the two times or at both.
+    With --where, show only rows that match the filter at one of the two times or at both.
     """
     from percolator_core.admin.diff import changes
 

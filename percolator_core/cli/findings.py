@@ -10,7 +10,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. ``mend`` says how to fix the problem; empty if there is none."""
+    """The result of a check. ``mend`` says how to fix the problem; it is empty if there is no problem."""
 
     check: str
     verdict: Verdict

@@ -104,7 +104,7 @@ def namespaces(url: str) -> list[str]:
 def _namespaces_at(client: Any) -> list[str]:
     keys = client.scan_iter(match="{*}format", count=_STEP, _type="string")
     found = {unquote(match[1].decode()) for match in map(_FORMAT_KEY.fullmatch, keys) if match}
-    # The catalog is in the same slot as the format, so on this server.
+    # The catalog is in the same slot as the format, so it is on this server.
     return [name for name in found if _holds(client, Keyspace(name).catalog)]
 
 
@@ -117,7 +117,7 @@ def _holds(client: Any, key: bytes) -> bool:
 
 @contextmanager
 def store_clients(url: str, address: Address, timeout: float) -> Iterator[dict[str, redis.Redis]]:
-    """Yield a client of each server with data, by address; a reply may take ``timeout`` seconds."""
+    """Yield a client of each server that has data, by address. A reply may take ``timeout`` seconds."""
     if address.folder is None:
         with clients_of(url, timeout) as clients:
             yield {str(endpoint): client for endpoint, client in clients.items()}

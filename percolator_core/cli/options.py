@@ -56,7 +56,7 @@ OptionalChainPath = Annotated[
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser that reports its own error messages; typer would only report an invalid value."""
+    """Return a parser that reports its own error messages. typer would only say that a value is invalid."""
 
     def parsed(text: str) -> T:
         try:
@@ -101,8 +101,8 @@ class StoreOptions(NamedTuple):
 
         Raises:
             StoreUnavailable: the folder of an embedded store is missing; it is not created.
-            ConfigurationError: the store does not have the namespace; or ``namespace`` is None, and the store
-                does not have exactly one.
+            ConfigurationError: the store does not have the namespace. Or neither a namespace nor a chain is
+                given, and the store does not have exactly one namespace.
         """
         from percolator_core.cli.namespaces import existing_store, only_namespace, refuse_unknown
         from percolator_core.database import connect

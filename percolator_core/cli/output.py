@@ -99,7 +99,7 @@ class Output:
         """Print a long result item by item; return the number of items.
 
         Each item is a pair: the data for JSON, and the renderables. The JSON object has the keys of ``head``,
-        the list ``name``, and then the keys of ``tail``.
+        then a list with the key ``name``, and then the keys of ``tail``.
         """
         count = 0
         pieces = iter(found)
@@ -212,7 +212,7 @@ def is_usage_error(error: BaseException) -> bool:
 
 
 def _lines(error: BaseException) -> list[str]:
-    """Return the lines of the error; a ConfigurationError has one per problem."""
+    """Return the lines of the error; a ConfigurationError has one line per problem."""
     if is_usage_error(error):
         text = str(error.format_message())  # type: ignore[attr-defined]
     elif isinstance(error, PercolatorError | TimeoutError):

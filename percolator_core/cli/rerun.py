@@ -98,7 +98,7 @@ def rerun(
 
 
 def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
-    """Return the names in the conditions that are read as columns of raw tables, also misspelt ones.
+    """Return the names that the conditions use as columns of raw tables, even if they are misspelt.
 
     Raises typer.BadParameter for a condition that does not fit one of the tables.
     """
@@ -133,8 +133,8 @@ def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
 def _progress(output: Output, db: Database, observer: Observer) -> Iterator[Callable[[RerunCounts], None]]:
     """Show a bar, and add a note to an error.
 
-    An interruption takes effect between two batches, when each cell whose acknowledgement was deleted has its
-    mark.
+    An interruption takes effect only between two batches. At that time, each cell whose acknowledgement was
+    deleted has its mark.
     """
     total = _rows(db, observer) if output.errors.is_terminal else None
     with output.progress() as progress, stopping(lambda: None) as received:

@@ -248,7 +248,7 @@ def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
 
 
 def json_schema_of(definition: TableDefinition, model: type[Table] | None = None) -> dict[str, Any]:
-    """Return the JSON Schema of a typed table's rows, from the model or, without one, the definition."""
+    """Return the JSON Schema of a typed table's rows, from the model or, without one, from the definition."""
     from pydantic import PydanticUserError
 
     if model is not None:

@@ -157,7 +157,7 @@ def _time(timestamp: int) -> str:
 
 
 def _plain(data: Any, rows: Rows) -> Any:
-    """Return a trace, or a part of it, in types of JSON."""
+    """Convert a trace, or a part of it, to types that JSON has."""
     if isinstance(data, bytes):
         return json_bytes(data)
     if isinstance(data, dict):

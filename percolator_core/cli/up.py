@@ -321,7 +321,7 @@ def _alone(project: Path, folder: Path) -> Iterator[None]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # With this option, which the server sets, too, closed connections do not block the port.
+        # The server sets this option, too. With it, closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((airflow_home.LOOPBACK, port))

@@ -187,7 +187,7 @@ class _Command:
         return counts, counts_data(counts) | ({"processes": served} if some else {})
 
     def _runner(self) -> tuple[Worker | Crew, Mapping[str, Any]]:
-        """Return the worker or crew, and the fields of `Subject` that only one of them has."""
+        """Return the worker or crew, and the fields of `Subject` that differ between worker and crew."""
         if self.processes == 1:
             from percolator_core.worker import Worker
             from percolator_core.worker.runs import RunTimes
