@@ -50,7 +50,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def create_asset(uri: SplitResult, name: str | None = None, **others: Any) -> Asset:
-    """Return the asset of a URI; Airflow's factory for the scheme ``percolator``."""
+    """Return the asset of a URI. Airflow calls this function for the scheme ``percolator``."""
     from airflow.sdk import Asset
 
     text = sanitize_uri(uri).geturl()

@@ -38,10 +38,10 @@ class ChainFolder:
 
         Args:
             path: the folder with chain.yaml, relative to the current directory.
-            project: the folder from which the functions are imported. None searches the chain's folder and
-                its parents for the module of the first function. If no folder has that module, for example
-                because it is installed, the search continues with the next functions, then with the schemas.
-                If nothing is found, the project is the parent of the chain's folder.
+            project: the folder from which the functions are imported. With None, the chain's folder and its
+                parents are searched for the module of the first function. If no folder has that module, for
+                example because it is installed, the search continues with the next functions, then with the
+                schemas. If nothing is found, the project is the parent of the chain's folder.
 
         Raises:
             ConfigurationError: the chain's declarations are invalid (one line for each mistake), or
@@ -68,7 +68,7 @@ class ChainFolder:
 
     @contextmanager
     def imported(self) -> Iterator[Chain]:
-        """Load the chain with its code, inside `in_project`: other tasks may share the process.
+        """Load the chain with its code, inside `in_project`, because other tasks may share the process.
 
         Raises:
             ConfigurationError: the chain does not match its code.

@@ -70,8 +70,8 @@ class StoreConnection:
         """Return the arguments of `connect`.
 
         Args:
-            namespace: overrides the connection's.
-            default: the namespace if neither is given.
+            namespace: overrides the namespace of the connection.
+            default: the namespace if neither the argument nor the connection has one.
         """
         return {"url": self.url, "namespace": namespace or self.namespace or default, **self.settings}
 
@@ -79,8 +79,8 @@ class StoreConnection:
 def store_connection(connection: AirflowConnection) -> StoreConnection:
     """Read a connection.
 
-    The relative folder of an embedded store is a folder in Airflow's home, because the processes of Airflow
-    have different current directories.
+    If the folder of an embedded store is a relative path, it is below Airflow's home, because the processes
+    of Airflow have different current directories.
 
     Raises:
         ConfigurationError: a field is missing or invalid; the message names the connection and the field.

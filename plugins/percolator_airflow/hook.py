@@ -30,8 +30,9 @@ class PercolatorHook(BaseHook):
 
     Args:
         conn_id: the connection.
-        namespace: of the tables; None is the namespace of the connection, or else ``default_namespace``.
-        default_namespace: for operators, the chain's name.
+        namespace: the namespace of the tables. None means the namespace of the connection or, if the
+            connection has none, ``default_namespace``.
+        default_namespace: see ``namespace``; operators pass the chain's name.
     """
 
     conn_name_attr = "conn_id"

@@ -23,7 +23,7 @@ def check_master(master: str | None) -> None:
     """Check the form of a Spark master, and that one host of a ``spark://`` URL accepts connections.
 
     Args:
-        master: None is Spark's default: ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
+        master: None means the default, ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
 
     Raises:
         ConfigurationError: Spark has no master of this form.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 TAG: Final = "percolator"
-"""The tag of every DAG of a chain; a second one is the chain's name."""
+"""The tag of every DAG of a chain; a second tag is the chain's name."""
 
 PARTS: Final = ("load", "observe", "monitor", "maintain")
 """The four DAGs of a chain."""

@@ -29,7 +29,7 @@ class IdleSensor(BaseSensorOperator):
     Args:
         chain: the chain's folder, relative to the DAG file's folder.
         conn_id: the connection, of the type ``percolator``.
-        namespace: None is the namespace of the connection, or else the chain's name.
+        namespace: None means the namespace of the connection, or else the chain's name.
         deferrable: True waits in the triggerer, which can hold thousands of sensors; False waits in an
             Airflow worker.
         poke_interval: seconds between two checks.

@@ -47,7 +47,7 @@ def breaches(
 
 
 def own_thresholds(name: str, thresholds: ThresholdsDeclaration) -> ObserverThresholds:
-    """Return the thresholds of one observer; a threshold that it does not declare is that of the chain."""
+    """Return the thresholds of one observer. If it does not declare a threshold, the chain's value counts."""
     own = thresholds.observers.get(name)
     if own is None:
         return thresholds

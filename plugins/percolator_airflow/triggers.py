@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 _PATIENCE: Final = 2.0
-"""Seconds for which a check waits for the store: few, because all triggers share few threads."""
+"""Seconds for which a check waits for the store. This is short, because all triggers share few threads."""
 
 _PAUSE: Final = 5.0
 """Seconds between an error and the next check."""
@@ -163,7 +163,7 @@ class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
     Args:
         chain: the chain's folder; the triggerer's machine needs it, too.
         conn_id: the connection.
-        namespace: None is the namespace of the connection, or else the chain's name.
+        namespace: None means the namespace of the connection, or else the chain's name.
         poll: seconds between two checks.
         settle: seconds from the first due cell to the event, so that one event covers a whole burst.
         remind: seconds between two events for the same cells.
@@ -226,7 +226,7 @@ class Edges:
         return self._armed or clock - self._sent_at >= self.remind
 
     def sent(self, clock: float) -> None:
-        """Note that an event was sent."""
+        """Record that an event was sent."""
         self._armed = False
         self._sent_at = clock
 

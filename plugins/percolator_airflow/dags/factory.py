@@ -48,7 +48,7 @@ def chain_dags(
     tags: Sequence[str] = (),
     start_date: datetime | None = None,
 ) -> dict[str, DAG]:
-    """Return the DAGs of a chain by their ids, for the globals of a DAG file.
+    """Return a dict of a chain's DAGs by their ids, for the globals of a DAG file.
 
     ::
 
@@ -56,7 +56,7 @@ def chain_dags(
 
         globals().update(chain_dags("../observers/webindex"))
 
-    They are ``<chain>_load``, ``<chain>_observe``, ``<chain>_monitor`` and ``<chain>_maintain``. The
+    The ids are ``<chain>_load``, ``<chain>_observe``, ``<chain>_monitor`` and ``<chain>_maintain``. The
     ``airflow:`` block of the chain's ``chain.yaml`` configures them; these arguments override it key by key.
 
     Args:
@@ -75,7 +75,7 @@ def chain_dags(
 
     Raises:
         ConfigurationError: the chain or an argument is invalid; the message has one line for each mistake.
-            Airflow shows it as the import error of the file.
+            Airflow shows this message as the import error of the file.
     """
     here = folder_of_caller()
     folder = ChainFolder.of(located(here, path), None if project is None else located(here, project))

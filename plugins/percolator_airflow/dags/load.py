@@ -1,4 +1,4 @@
-"""``<chain>_load``: load the declared sources, or the sources of a run's form, each in its own task."""
+"""``<chain>_load``: load the declared sources, or those that a run's form names. Each has its own task."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def load_dag(plan: Plan) -> DAG:
 
 
 def those_of(found: Sequence[Input], table: str | None, tables: Sequence[str]) -> list[Input]:
-    """Return the inputs for a table; None is all tables without a task of their own."""
+    """Return the inputs for a table. If ``table`` is None, return those of all tables without an own task."""
     return [one for one in found if one["table"] == table or (table is None and one["table"] not in tables)]
 
 
@@ -151,7 +151,7 @@ def _text(title: str, description: str, default: str | None = None, **schema: An
 
 
 def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str, Any]) -> list[Input]:
-    """Return the inputs of a run by its parameters.
+    """Return the inputs of a run that has these parameters.
 
     Raises:
         AirflowFailException: the parameters name files, but no table.
@@ -171,7 +171,7 @@ def chosen(declared: Sequence[Input], known: Sequence[str], params: Mapping[str,
 
 
 def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of all loads of a run by table, and the files of malformed records."""
+    """Return the counts of a run, added up for each table, and the files of malformed records."""
     tables: dict[str, dict[str, int]] = {}
     for one in reports:
         sums = tables.setdefault(one["table"], dict.fromkeys(_COUNTS, 0))

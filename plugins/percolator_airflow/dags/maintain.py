@@ -1,4 +1,4 @@
-"""``<chain>_maintain``: resolve locks, collect garbage and maintain bases, in parts of the tablets."""
+"""``<chain>_maintain``: resolve locks, collect garbage and maintain bases, each in several parts."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def tablets_of(db: Database) -> list[list[str | int]]:
 
 def cut(tablets: list[list[str | int]], parts: int) -> list[list[list[str | int]]]:
     """Cut the tablets into at most ``parts`` parts of about the same size, none of them empty."""
-    # A stride, so that the tablets of a large table are spread over all parts.
+    # Each part takes every n-th tablet, so that the tablets of a large table are spread over all parts.
     return [part for start in range(parts) if (part := tablets[start::parts])]

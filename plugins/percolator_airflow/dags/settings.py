@@ -13,13 +13,13 @@ from percolator_core.observers.scheduling import Scheduling, unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile
 
 CALL: Final = "chain_dags(…)"
-"""Messages about an argument in a DAG file name this call instead of a YAML file."""
+"""A message about an argument of a DAG file has this text in the place of a YAML file's name."""
 
 AnyDeclaration = TypeVar("AnyDeclaration", bound=Declaration)
 
 
 def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
-    """Return the chain's block with the keys of ``given`` overridden.
+    """Return the chain's block, overridden by the keys of ``given``.
 
     Args:
         chain: the chain.
@@ -40,7 +40,7 @@ def merged(chain: Chain, given: Mapping[str, Any]) -> Scheduling:
     override = validate(Scheduling, arguments, problems)
     problems.raise_if_any()
     assert override is not None, "raise_if_any has raised for an invalid argument"
-    # The names of typed tables are unknown without the chain's code; a task reports a wrong one.
+    # The names of typed tables are unknown without the chain's code; a task reports a wrong name.
     tables = None if chain.schemas else [table.name for table in chain.tables]
     for place, what in unknown_names(override, tables, chain.observers):
         problems.add(arguments.problem(place, what))

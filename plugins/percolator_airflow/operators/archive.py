@@ -58,7 +58,7 @@ class PublishOperator(StoreOperator):
 class BackupOperator(StoreOperator):
     """Write a backup of a namespace, as of now.
 
-    Run one backup of a namespace at a time: two do no harm, but share no files.
+    Run one backup of a namespace at a time. Two backups at the same time do no harm, but share no files.
 
     The result has the fields of `percolator_core.archive.backup.BackedUp`.
 

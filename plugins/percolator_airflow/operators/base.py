@@ -49,7 +49,7 @@ class StoreOperator(BaseOperator):
         chain: the chain's folder, relative to the DAG file's folder.
         project: the folder from which the chain's functions are imported; None finds it by their modules.
         conn_id: the connection, of the type ``percolator``.
-        namespace: None is the namespace of the connection, or else the chain's name, or else ``default``.
+        namespace: None means the namespace of the connection, or else the chain's name, or else ``default``.
     """
 
     template_fields: Sequence[str] = ("chain", "project", "conn_id", "namespace")

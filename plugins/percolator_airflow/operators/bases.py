@@ -14,13 +14,15 @@ _CARRY_ON: Final = "the next try continues"
 class MaintainBasesOperator(TabletsOperator):
     """Move cold rows of tables to their bases, merge row sets, and remove files that no reader needs.
 
-    Tables without a base are left out. The task may run at any time, and several at the same time.
+    Tables without a base are left out. The task may run at any time, also at the same time as other tasks of
+    this kind.
 
-    The result has, by table, the ``rows`` that left the store, the ``bytes`` written, and the ``seconds``.
+    The result has for each table the ``rows`` that left the store, the ``bytes`` that were written, and the
+    ``seconds`` that this took.
 
     Args:
         chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
-        rate: at most this many bytes are written to files in a second; None is no limit.
+        rate: at most this many bytes per second are written to files; None means no limit.
         share: the part of the time, above 0 and at most 1, in which the store works for this task.
     """
 

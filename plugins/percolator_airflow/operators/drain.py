@@ -39,19 +39,20 @@ class DrainOperator(StoreOperator):
     once. On SIGTERM a drain finishes the runs that are under way. A cell whose observer keeps failing goes to
     quarantine; that does not fail the drain.
 
-    The result has the counts ``ran``, ``collapsed``, ``conflicts``, ``failed`` and ``quarantined``, in all;
-    the same counts for each observer in ``observers``; ``seconds``; and the number of cells ``left``.
+    The result has the total counts ``ran``, ``collapsed``, ``conflicts``, ``failed`` and ``quarantined``.
+    ``observers`` has the same counts for each observer. ``seconds`` is the duration of the drain, and
+    ``left`` is the number of cells that are left.
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
-        observers: run only these; None is all observers of the chain.
+        observers: run only these; None means all observers of the chain.
         engine: ``spark`` runs them in Spark's executors, one task for each tablet; ``local`` runs them in
             this process. Without pending cells Spark does not start.
-        budget: seconds, 0 or more, after which the task fails, and a retry goes on; None is no limit.
+        budget: seconds, 0 or more, after which the task fails, and a retry continues; None means no limit.
         width: concurrent runs, by default 64 in each Spark task, or 256 in a local process.
         threads: concurrent runs of observers with ``executor: threads``, in a Spark task or in this process.
-        tasks: Spark tasks; None is the number of tablets of the largest observed table.
-        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
+        tasks: Spark tasks; None means the number of tablets of the largest observed table.
+        master: the Spark master; None means ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "observers", "budget", "master")

@@ -16,14 +16,14 @@ _CARRY_ON: Final = "the next try collects the rest"
 class CollectGarbageOperator(TabletsOperator):
     """Drop the versions that only old snapshots can see.
 
-    The task may run at any time, and several at the same time.
+    The task may run at any time, also at the same time as other tasks of this kind.
 
-    The result has the ``safe_point`` (µs), the numbers of dropped ``versions`` and ``rows``, and the
-    ``locks`` that were resolved before.
+    The result has the ``safe_point`` (µs), and the numbers of dropped ``versions`` and ``rows``. A collection
+    first resolves old locks; ``locks`` counts these locks, as the result of `ResolveLocksOperator` does.
 
     Args:
         chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
-        keep: seconds, 0 or more; younger snapshots stay readable.
+        keep: seconds, 0 or more; snapshots that are younger than this stay readable.
     """
 
     template_fields: Sequence[str] = (*TabletsOperator.template_fields, "keep")

@@ -28,7 +28,7 @@ class LoadOperator(StoreOperator):
     """Load files into a table of the chain, and write only the differences.
 
     A load may be repeated at any time, also after a kill. An unchanged record wakes no observer. Malformed
-    records are put into the file ``aside``, which the log names; they fail the load only above ``max_bad``.
+    records are put into the file ``aside``, which the log names. More than ``max_bad`` of them fail the load.
     The result is the report: the numbers of records ``read``, ``new``, ``changed``, ``unchanged``,
     ``repeated``, ``deleted`` and ``bad``, and the file ``aside``.
 
@@ -36,16 +36,17 @@ class LoadOperator(StoreOperator):
         chain, project, conn_id, namespace: see `StoreOperator`.
         table: a table of the chain.
         sources: a file, folder or pattern, or several, relative to the project.
-        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; None is the format of the suffixes.
+        format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; None means the format of the suffixes.
         key: the field with the row key (jsonl, csv and parquet, into raw tables).
-        columns: the fields to load, or a mapping of fields to columns; None is all fields.
+        columns: the fields to load, or a mapping of fields to columns. None means all fields; for html and
+            warc it means the default fields of `percolator_core.spark.open_source`.
         base_url: the beginning of the row keys of html files.
-        delimiter, encoding, null_text: of csv.
+        delimiter, encoding, null_text: options for csv, as for `percolator_core.spark.open_source`.
         delete_missing: delete the rows whose keys begin with this text and that are not in the sources.
         aside: the folder for malformed records, which all executors must be able to write; by default
             ``percolator/aside/<chain>`` in Airflow's home.
         max_bad: fail if more records than this are malformed.
-        master: the Spark master; None is ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
+        master: the Spark master; None means ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
         width: concurrent transactions of each Spark task.
     """
 

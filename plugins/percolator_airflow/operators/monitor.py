@@ -40,9 +40,9 @@ class MonitorOperator(StoreOperator):
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
-        thresholds: in the form of ``airflow: monitor: thresholds:``; None is the chain's declaration.
+        thresholds: in the form of ``airflow: monitor: thresholds:``; None means the chain's declaration.
         on_breach: ``fail`` fails the task, without retries; ``warn`` only logs the breaches.
-        history: seconds for which the recorded states are kept; None is the chain's declaration.
+        history: seconds for which the recorded states are kept; None means the chain's declaration.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MonitorOperator(StoreOperator):
             "workers": alive.workers,
             "drains": alive.drains,
         }
-        # Pushed before the task may fail, because the next task reads the XCom in both cases.
+        # Pushed before the task can fail, because the next task reads the XCom also after a failure.
         context["ti"].xcom_push(key=NEEDS_DRAIN, value=bool(alive.unattended and not alive.drains))
         self.log.info(
             "backlog %d cells, %d of them due; %d in quarantine, %d locks, %d workers, %d drains",

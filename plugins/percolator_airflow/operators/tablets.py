@@ -17,7 +17,7 @@ Tablets = Iterable[Sequence[Any]]
 
 
 def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
-    """Check the pairs of a table and a number; None is all tablets.
+    """Check the pairs of a table and a number; None means all tablets.
 
     Raises:
         ConfigurationError: an element is not such a pair.
@@ -43,7 +43,7 @@ class TabletsOperator(StoreOperator):
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`; only the chain's name is used.
-        tablets: pairs of a table and the number of a tablet; None is all tablets.
+        tablets: pairs of a table and the number of a tablet; None means all tablets.
         skip_missing: True skips tablets that no longer exist; with False they fail the task.
     """
 

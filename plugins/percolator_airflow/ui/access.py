@@ -18,8 +18,8 @@ from fastapi import Depends, HTTPException, Request, status
 from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains
 
 WRITE_HEADER: Final = "x-percolator"
-"""The header that every changing request needs. Before a page of another site can send it, the browser asks
-Airflow for permission, and Airflow refuses."""
+"""The header that every changing request needs. Before a page of another site can send this header, the
+browser asks Airflow for permission, and Airflow refuses."""
 
 Method = Literal["GET", "PUT"]
 
@@ -42,7 +42,7 @@ def readable_chains(user: GetUserDep, session: SessionDep) -> list[KnownChain]:
 
 
 def readable_chain(request: Request, name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
-    """Return the chain of the path; a chain that the user may not see is not found."""
+    """Return the chain that the URL names. A chain that the user may not see counts as missing."""
     chain = known_chain(session, name)
     if chain is None or not may(user, "GET", chain.dag_id):
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
@@ -51,7 +51,7 @@ def readable_chain(request: Request, name: str, user: GetUserDep, session: Sessi
 
 
 def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> KnownChain:
-    """Return the chain of the path for a page that shows cells, which needs the permission on XComs, too."""
+    """Return the chain that the URL names, for a page of cells; this needs permission on XComs, too."""
     if not may(user, "GET", chain.dag_id, DagAccessEntity.XCOM):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
@@ -64,7 +64,7 @@ def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user:
 def editable_chain(
     request: Request, chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep
 ) -> KnownChain:
-    """Return the chain of the path for a request that changes something."""
+    """Return the chain that the URL names, for a request that changes something."""
     if WRITE_HEADER not in request.headers or request.headers.get("sec-fetch-site") not in {
         None,
         "same-origin",

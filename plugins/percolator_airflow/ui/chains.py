@@ -42,7 +42,7 @@ class KnownChain:
 
     @property
     def dag_ids(self) -> dict[str, str]:
-        """Its four DAGs: load, observe, monitor and maintain."""
+        """The ids of its four DAGs; the keys are load, observe, monitor and maintain."""
         return dag_ids(self.name)
 
 
@@ -122,7 +122,7 @@ def declared(chain: KnownChain) -> Chain:
 
 
 def _dags() -> Select[str]:
-    """Select the ids of all observers' DAGs."""
+    """Select the ids of the DAGs that run observers, of all chains."""
     from airflow.models.dag import DagModel, DagTag
     from sqlalchemy import select
 

@@ -49,7 +49,7 @@ class Links:
         return f"{self.here}/{path}" + (f"?{urlencode(given, quote_via=quote, safe='')}" if given else "")
 
     def table(self, table: str, page: str = "", **query: object) -> str:
-        """Link to a table's page, or to one below it."""
+        """Link to a table's page, or to a page below it."""
         return self.to(f"tables/{quoted(table)}" + (f"/{page}" if page else ""), **query)
 
     def row(

@@ -20,7 +20,7 @@ WIDTH: Final = 1000.0
 HEIGHT: Final = 200.0
 
 Form = Literal["count", "rate", "age", "size"]
-"""The unit of a plot's numbers: pieces, pieces a second, seconds, bytes."""
+"""The unit of a plot's numbers: pieces, pieces per second, seconds, bytes."""
 
 Values = Sequence[float | None]
 
@@ -125,7 +125,7 @@ class Plot:
         return "".join(parts)
 
     def newest(self) -> str:
-        """Return the last value of all curves together: of ages the highest, of other numbers the sum."""
+        """Return the newest values of all curves as one: the highest age, or the sum of other numbers."""
         last = [curve.values[-1] for curve in self.curves if curve.values]
         numbers = [value for value in last if value is not None]
         if not numbers:
@@ -134,7 +134,7 @@ class Plot:
 
 
 def rates(times: Sequence[float], counts: Values) -> list[float | None]:
-    """Return the increase a second since the previous sample; None if a count is missing or started again."""
+    """Return the increase per second since the previous sample; None if a count is missing or was reset."""
     found: list[float | None] = [None] if times else []
     for (begin, end), (old, new) in zip(pairwise(times), pairwise(counts), strict=True):
         known = old is not None and new is not None and new >= old and end > begin
@@ -143,7 +143,7 @@ def rates(times: Sequence[float], counts: Values) -> list[float | None]:
 
 
 def added(counts: Iterable[int | None]) -> int:
-    """Return the increase over all samples; a count that started again adds nothing."""
+    """Return the increase over all samples. A step at which the count was reset adds nothing."""
     known = [count for count in counts if count is not None]
     return sum(max(0, after - before) for before, after in pairwise(known))
 

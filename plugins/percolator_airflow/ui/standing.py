@@ -46,7 +46,7 @@ _CHAINS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Runs a second that committed, and runs a second that raised."""
+    """The runs per second that committed, and the runs per second that raised."""
 
     runs: float
     failures: float
@@ -137,7 +137,7 @@ def _recorded(db: Database, status: Status) -> tuple[float, dict[str, tuple[int,
 
 
 def standings(status: Status, chain: Chain | None, rates: Mapping[str, Rate]) -> list[Standing]:
-    """Return the states of the observers, by the thresholds of the chain's declarations."""
+    """Return the states of the observers, which depend on the thresholds of the chain's declarations."""
     limits = chain.scheduling.monitor.thresholds if chain is not None else ThresholdsDeclaration()
     found = []
     for now in status.observers:

@@ -87,10 +87,10 @@ class Stores:
         return db, db.catalog.table(name).definition
 
     def note_silent(self, chain: KnownChain, why: str) -> None:
-        """Note that the chain's store did not answer: `of` refuses it for some seconds.
+        """Record that the chain's store did not answer: `of` then refuses the chain for some seconds.
 
-        It does no harm to note a refusal by `of`: this does not prolong the time. If it did, a page that is
-        updated every few seconds would never reach the store again.
+        If this method is called again after a refusal by `of`, it does not prolong the time. Otherwise a page
+        that is updated every few seconds would never reach the store again.
         """
         key, now = _key(chain), time.monotonic()
         with self._lock:

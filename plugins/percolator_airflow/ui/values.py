@@ -48,7 +48,7 @@ class Shown:
 
 
 def show(definition: TableDefinition, column: str, value: bytes | None, longest: int = LONGEST) -> Shown:
-    """Format a cell's value for the page of its row; None is a deleted cell, or null in a typed table."""
+    """Format a cell's value for the page of its row. None means a deleted cell, or null in a typed table."""
     if value is None:
         return Shown("null" if definition.is_typed else "deleted", "", 0)
     kind = definition.by_name[column].type if column in definition.by_name else "bytes"

@@ -38,7 +38,7 @@ class When:
 
     @property
     def shown(self) -> str:
-        """The text for the form: the typed text; for a bare timestamp, the time."""
+        """The text for the form: the text that the user typed, or the time if that text is a timestamp."""
         if self.at is None or not self.asked.isdecimal():
             return self.asked
         return show_time(self.at, to="microseconds")

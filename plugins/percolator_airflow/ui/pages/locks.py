@@ -26,7 +26,7 @@ MOST: Final = 200
 """The page shows at most this many locks, the oldest ones."""
 
 OLD: Final = 30.0
-"""The least age, in seconds, of the locks that the button for all locks resolves."""
+"""The button for all locks resolves locks that are at least this old, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Listed:
 
 
 class Which(BaseModel):
-    """The lock of a request; without a table, all old locks.
+    """The lock that a request names. A request without a table means all old locks.
 
     ``start`` is the start timestamp of the lock's transaction (µs).
     """

@@ -21,10 +21,10 @@ from percolator_core.errors import ConfigurationError
 router = APIRouter()
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "all": None}
-"""The periods that a user can choose, in seconds; None is the whole history."""
+"""The periods that a user can choose, in seconds; None means the whole history."""
 
 MOST: Final = 12
-"""A plot has at most this many observers: it has 12 styles of curves, and more are hard to distinguish."""
+"""A plot has at most this many observers, because more than 12 styles of curves are hard to distinguish."""
 
 _POINTS: Final = 360
 """A plot has at most this many samples."""
@@ -103,7 +103,10 @@ def _columns(found: Sequence[Sample], names: Sequence[str]) -> dict[str, Column]
 
 
 def _busiest(columns: Mapping[str, Column]) -> list[str]:
-    """Return the busiest observers, by quarantine, backlog and runs, each as a share of the maximum."""
+    """Return the busiest observers: those with the highest sum of quarantine, backlog and runs.
+
+    Each of the three numbers counts as a share of its maximum over all observers.
+    """
 
     def parts(take: Callable[[ObserverSample], float]) -> list[float]:
         each = [peak([take(one) for one in column if one is not None]) or 0.0 for column in columns.values()]

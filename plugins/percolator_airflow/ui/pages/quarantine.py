@@ -55,7 +55,10 @@ class Listed:
 
 
 class Chosen(BaseModel):
-    """The cells of a request: one, the ticked cells, or all of an observer (``*``: of all observers)."""
+    """The cells of a request: one cell, the ticked cells, or all cells of an observer.
+
+    The observer ``*`` means all observers.
+    """
 
     cell: str | None = None
     cells: list[str] = Field(default_factory=list, max_length=10 * PAGE)
@@ -188,7 +191,7 @@ def _listed(cell: FailedCell, links: Links, now: int) -> Listed:
         links.row(cell.table, cell.row),
         links.trace(cell.table, cell.row, cell.column),
         _line(redact(cell.error)),
-        # Masked before it is cut, because a part of a password would not be recognized.
+        # Secrets are masked before the text is cut, because a part of a password would not be recognized.
         visible(redact(cell.traceback)[-_TRACEBACK:].rstrip()),
         (now - cell.time) / 1e6,
     )

@@ -46,7 +46,7 @@ _LONGEST_FILE: Final = 150
 class ShownVersion:
     """A version of a cell.
 
-    ``seen`` is True if the page's snapshot sees the version, ``cold`` if it is in the base.
+    ``seen`` is True if the page's snapshot sees the version. ``cold`` is True if the version is in the base.
     """
 
     at: int
@@ -87,7 +87,7 @@ def row(  # noqa: PLR0917 - what the form sends
     column: str = "",
     after: str = "",
 ) -> Response:
-    """Show the cells of a row at a time, and their versions."""
+    """Show the cells of a row, as of the requested time, and their versions."""
     name = unquoted(table)
     db, definition = stores.table(chain, name)
     known = declared(chain)
@@ -215,7 +215,7 @@ def _cell(  # noqa: PLR0917
 
 
 def _state(one: CellHistory, when: When) -> str:
-    """Return the text for a cell without a shown value, or ''."""
+    """Return the text that a cell shows in place of its value; '' if the cell shows its value."""
     if one.unread:
         return f"{show_size(one.size)}: too large for this page"
     if not one.versions:

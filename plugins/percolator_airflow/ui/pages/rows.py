@@ -37,7 +37,7 @@ SECONDS: Final = 0.1
 """Seconds for which a page reads rows, also rows that the filter excludes; the next page continues."""
 
 CONDITIONS: Final = 20
-"""A filter of a raw table has at most this many comparisons, because each is made for each row."""
+"""A filter of a raw table has at most this many comparisons, because each row is checked with all of them."""
 
 CUT: Final = 4_096
 """Bytes of a value that are fetched for the list; the list shows fewer."""
@@ -120,7 +120,7 @@ def _of_the_list(
     found: RowsPage,
     kept: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the template's values for other pages; ``place`` has the prefix and this page's first key."""
+    """Return the template's values about other pages. ``place`` has the prefix and this page's first key."""
     following, (start, begin) = found.following, place
     is_first = not begin or begin == start
     return {

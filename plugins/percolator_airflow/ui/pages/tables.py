@@ -35,7 +35,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ListedColumn:
-    """A column of a typed table; ``key``: its place in the key; ``default``: its value if it is missing."""
+    """A column of a typed table. ``key`` is its place in the key; ``default`` replaces a missing value."""
 
     column: Column
     key: str
