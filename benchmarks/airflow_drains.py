@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/airflow_drains.py [--writes 10] [--cells 10000] [--rounds 5]
 
-All processes are on this machine: a private redis-server, Airflow with SQLite, no Spark. It prints JSON, with
-the figures in docs/explanation/performance.md. airflow_pages.py measures the pages.
+All processes are on this machine: a private redis-server, and Airflow with SQLite; Spark is not used. The
+output is JSON, with the figures in docs/explanation/performance.md. airflow_pages.py measures the pages.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def from_write_to_task(airflow: Standalone, db: Database, number: int) -> float:
 
 
 def drains(airflow: Standalone, db: Database, url: str, dags: Path, cells: int) -> dict[str, float]:
-    """Measure the runs per second of a worker in its own process, and of the operator, over equal cells."""
+    """Measure the runs per second of a worker in its own process, and of the operator, with equal work."""
     rates = {}
     write(db, cells)
     output = subprocess.run(

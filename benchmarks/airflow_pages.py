@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/airflow_pages.py            # fills a private Redis, about two minutes
     .venv/bin/python benchmarks/airflow_pages.py --cells 20000
 
-It requests each page several times, as a browser does, with Airflow's login and database, but without the
-network, and prints the median and the maximum. The exit code is 1 if a median is above `MOST`.
+The script requests each page several times, as a browser does, with Airflow's login and database, but without
+the network. It prints the median and the maximum. The exit code is 1 if a median is above `MOST`.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _quarantine(db: Any, count: int) -> None:
 
 
 def _history(db: Any, chain: Any) -> None:
-    """Two days of samples, one a minute."""
+    """Record as many samples as a monitor that runs once a minute records in two days."""
     from percolator_core.admin.samples import record
     from percolator_core.admin.status import status
 

@@ -6,7 +6,7 @@
 Each table of the web index has a base. A maintainer process collects garbage and flushes all the time; a
 loader waits while more than half of the memory is in use, because a full store refuses the workers,
 too. The run ends when no notification is left. Then the application's checker computes the whole index again.
-The ratio of the two rates, in pages a second, is printed last. The exit code is 1 if the checker finds an
+The ratio of the two rates, in pages per second, is printed last. The exit code is 1 if the checker finds an
 error.
 """
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _index(pages: int, size: int, memory: int | None, limit: float) -> float:
-    """Load and index a crawl in a new store; return pages a second."""
+    """Load and index a crawl in a new store; return the rate in pages per second."""
     application = _Application()
     with application.serving() as index, place("unix") as here, tempfile.TemporaryDirectory() as folder:
         application.chain.create_tables(here.db)

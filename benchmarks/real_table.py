@@ -5,8 +5,9 @@
 The rows are loaded and moved into the base. Then writers change 5 % of them (updates, empty cells, removed
 and new rows), while a maintainer flushes and compacts, a collector collects, and readers pin snapshots. Each
 change moves a number from one row to another, so the sum of these numbers is 0 in each snapshot. At the end
-the table must equal a pandas frame with the same changes, cell by cell: read as Arrow, by select, by key,
-from the published Delta Lake table, and after the base was turned off. The exit code is 1 if a cell differs.
+the table must equal a pandas frame with the same changes, cell by cell. It is read as Arrow, by select, by
+key, from the published Delta Lake table, and after the base was turned off. The exit code is 1 if a cell
+differs.
 """
 
 from __future__ import annotations

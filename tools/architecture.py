@@ -1,7 +1,7 @@
 # ruff: noqa: INP001
 """Draw the layers of the packages and the imports between them, into docs/assets/.
 
-The layers are those that import-linter checks (``pyproject.toml``), the arrows are the imports in the code.
+The layers are those that import-linter checks (``pyproject.toml``). The arrows are the imports in the code.
 Run ``architecture.py`` again after a change of either.
 """
 
@@ -54,7 +54,7 @@ class Layers:
     imports: set[tuple[str, str]]
 
     def arrows(self) -> list[tuple[str, str]]:
-        """Return the imports, in the order of the rows, without those that follow from two others."""
+        """Return the imports in the order of the rows; an import that other imports imply is left out."""
         line = {name: number for number, row in enumerate(self.rows) for name in row}
         down = nx.DiGraph(sorted(edge for edge in self.imports if line[edge[0]] < line[edge[1]]))
         beside = {edge for edge in self.imports if line[edge[0]] == line[edge[1]]}

@@ -17,16 +17,16 @@ _ITEM: Final = re.compile(r"    \*{0,2}[A-Za-z_][\w.]*(, \*{0,2}[A-Za-z_][\w.]*)
 
 
 class Continuations(griffe.Extension):
-    """Indents the further lines of items in docstrings."""
+    """Indents the continuation lines of items in docstrings."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for each object that griffe has read."""
+        """Indent one object's docstring. griffe calls this method for each object that it has read."""
         if obj.docstring is not None:
             obj.docstring.value = indented(obj.docstring.value)
 
 
 def indented(text: str) -> str:
-    """The docstring with the further lines of items indented below them."""
+    """Return the docstring with the continuation lines of items indented more than the items."""
     lines, section = [], ""
     for line in text.splitlines():
         found = _SECTION.fullmatch(line)

@@ -117,9 +117,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest: its exit code, and the message of each failed test by node id.
+    """A run of pytest. Each dict has the node ids of tests as keys.
 
-    ``passed`` has the seconds that each test took.
+    ``failed`` has the message of each failed test, ``broken`` has the message of each test that had an error
+    or was skipped, and ``passed`` has the seconds that each passed test took.
     """
 
     code: int
@@ -130,7 +131,7 @@ class Run:
 
 
 def read(patch: Path) -> Mutant:
-    """The mutant in a file; raises ValueError when its header is not as it should be."""
+    """Read the mutant in a file. Raises ValueError if its header lacks a part, or its letter is unknown."""
     head, _, _ = patch.read_text(encoding="utf-8").partition("\n--- ")
     lines = [line for line in head.splitlines() if line]
     tests = [line.partition(":")[2].strip() for line in lines if line.startswith("caught-by:")]
@@ -193,7 +194,7 @@ def run(folder: Path, tests: Sequence[str], patience: float | None = None) -> Ru
 
 
 def judge(mutant: Mutant, found: Run) -> str:
-    """``caught``, ``SURVIVED``, or why the failure proves nothing."""
+    """Return ``caught``, ``SURVIVED``, or the reason why the failure proves nothing."""
     if found.code == 0 and not found.broken:
         return "SURVIVED"
     if found.code != 1 or found.broken:

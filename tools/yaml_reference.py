@@ -1,5 +1,5 @@
 # ruff: noqa: INP001
-"""A hook of mkdocs: makes the tables of docs/reference/yaml.md from the models that check the YAML.
+"""This hook of mkdocs makes the tables of docs/reference/yaml.md from the models that check the YAML.
 
 A line ``<!-- keys: ObserverDeclaration -->`` on a page becomes the table of that model's keys.
 """
