@@ -92,7 +92,7 @@ def with_renamed(definition: TableDefinition, old: str, new: str) -> TableDefini
 def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool) -> TableDefinition:
     """Split the range that contains ``value``; return the same definition if ``value`` is a split already.
 
-    The new tablets go to the upper part if ``upper_is_new``, else to the lower part.
+    If ``upper_is_new``, the upper part gets the new tablets. Otherwise the lower part gets them.
 
     Raises:
         ConfigurationError: the table has no ranges.
@@ -116,7 +116,7 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
 
 
 def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
-    """Return True if ``found`` is ``wanted``, apart from columns, ranges and a base that were added later."""
+    """Return True if ``found`` equals ``wanted``, except for columns, ranges and a base added later."""
     if wanted.base is None:
         found = found.with_(base=None)
     if not (wanted.is_typed and found.is_typed):
@@ -163,7 +163,7 @@ def _kind(column: Column | None) -> str:
 
 
 def _unused_name(definition: TableDefinition, name: str) -> str:
-    """Return a stored name that no column has or had: ``name``, or a number and ``name``."""
+    """Return a stored name that was never used in the table: ``name``, or a number and ``name``."""
     used = {*(one.stored for one in definition.columns), *definition.retired, *definition.notify_only}
     number, found = 1, name
     while found in used:

@@ -17,7 +17,7 @@ from percolator_core.schema.types import column_type, shown
 DEFAULT_TABLETS: Final = 16
 
 MOST_COLUMNS: Final = 1000
-"""The limit of columns of a typed table, because a row is written and removed as a whole."""
+"""A typed table has at most this many columns, because a row is written and removed as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Column:
 
     ``type`` names a type of `percolator_core.schema.types`. ``stored`` is the column's name in the store. A
     stored name never changes and is never used for another column, so a rename changes no data. ``missing``
-    is the encoded value of a row without a cell: None for null, or the default of a column that was added to
-    a table with rows.
+    is the encoded value that the column has in a row without a cell: None for null, or the default of a
+    column that was added to a table with rows.
     """
 
     name: str
@@ -51,7 +51,7 @@ class HashRule:
 
 @dataclass(frozen=True, slots=True)
 class RangeRule:
-    """Rows are divided at the ``splits`` of a key column: encoded values in ascending order.
+    """Rows are divided at the ``splits`` of a key column. They are encoded values in ascending order.
 
     A split is the first value of a range. ``numbers`` has a number for each range, in the order of the
     ranges. The number determines the tablets of the range, so a new range moves no other range.
@@ -76,9 +76,9 @@ class BaseRule:
     """The columnar base of a table.
 
     ``location`` is the URL of a folder or bucket. The table's files are in its folder ``folder``, which no
-    other table uses. A flush moves the rows that were not changed for ``cold_after`` microseconds; None moves
-    no rows by their age. If the table has more than ``memory`` bytes in the store, a flush also moves the
-    rows that were changed longest ago; None is no limit.
+    other table uses. A flush moves the rows that were not changed for ``cold_after`` microseconds; if it is
+    None, the age of a row does not matter. If the table has more than ``memory`` bytes in the store, a flush
+    also moves the rows that were changed longest ago; None means no limit.
     """
 
     location: str
@@ -174,7 +174,7 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
         raise ConfigurationError(
             f"{where}: the column is {column.type}, which has no order: index another column"
         )
-    # The index uses stored names and identifies its columns by position, so a rename does not change it.
+    # The index uses stored names, and its columns are found by position, so a rename does not change it.
     value = Column(column.stored, column.type)
     others: tuple[Column, ...]
     if rule.unique:
@@ -192,7 +192,7 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
 
 
 def to_json(definition: TableDefinition) -> dict[str, Any]:
-    """Return the definition as JSON types, with hexadecimal bytes; a raw table has few fields."""
+    """Return the definition as JSON types. Bytes become hexadecimal text; a raw table has few fields."""
     found: dict[str, Any] = _plain(asdict(definition))
     if definition.base is None:
         del found["base"]
@@ -243,7 +243,7 @@ def check_definition(definition: TableDefinition) -> None:
     """Check that a table can have this definition.
 
     Raises:
-        ConfigurationError: the table cannot; the message names the table, the fault and the remedy.
+        ConfigurationError: the table cannot have it; the message names the table, the fault and the remedy.
         TypeError: ``tablets`` is no int, or a name is not str.
     """
     where = f"table {definition.name!r}"

@@ -1,14 +1,14 @@
 """Predicates as text, for the command line and for messages: ``size > 5 and url ^= 'https:'``.
 
 ====================================  ========================================================================
-``=`` ``==`` ``!=`` ``<>``            compare; with ``null``: the column has no value, or has a value
+``=`` ``==`` ``!=`` ``<>``            compare; ``= null`` means no value, ``!= null`` means any value
 ``<`` ``<=`` ``>`` ``>=``             compare
 ``^=``                                starts with: text and bytes
-``in (1, 2)`` ``not in (1, 2)``       is one of the values, or none; ``null`` in the list means no value
+``in (1, 2)`` ``not in (1, 2)``       is one of the values, or none of them; ``null`` means no value
 ``between 1 and 2``                   both bounds included; also ``not between``
 ``is null`` ``is not null``           the column has no value, or has a value
 ``like 'abc%'``                       starts with; no other pattern; also ``not like``
-``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; any case
+``not`` ``and`` ``or`` ``(`` ``)``    in this order of precedence; in upper or lower case
 ``paid``                              a bool column without an operator: the column is true
 ``true`` ``false``                    as a value; in place of a comparison: true for every row, or for none
 ``'it''s'``                           text; also times, days, UUIDs, ``'nan'`` and ``'inf'``

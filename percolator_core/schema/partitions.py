@@ -1,4 +1,4 @@
-"""The tablets of typed tables: the tablet of a row, and the tablets of a predicate's rows."""
+"""The tablets of typed tables: the tablet of a row, and the tablets that can have rows for a predicate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from percolator_core.schema.predicates import Bound, Bounds, bounds_of
 from percolator_core.schema.row_keys import KeyCodec
 
 MOST_COMBINATIONS: Final = 1000
-"""The limit of combinations of values for one hash rule. Above the limit no tablet is pruned."""
+"""The limit of combinations of values for one hash rule. Above the limit, the rule excludes no tablets."""
 
 MOST_RANGES: Final = 1000
-"""The limit of key ranges of a predicate. Above the limit one range covers them all."""
+"""The limit of key ranges of a predicate. If the values of a key column would lead to more ranges, one range
+covers all values of this column."""
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -83,9 +84,9 @@ class Partition:
     def row_on_each_side(
         self, value: bytes, rows: Callable[[bytes, bytes | None], Iterator[bytes]]
     ) -> tuple[bytes | None, bytes | None]:
-        """Return a row below a value of the range column, and one at or above it; None if there is none.
+        """Return a row below a value of the range column, and a row at or above this value, or None for each.
 
-        ``rows`` yields the rows from an inclusive lower to an exclusive upper bound; None is no bound.
+        ``rows`` yields the rows from an inclusive lower to an exclusive upper bound; None means no bound.
         """
         position, _ = self._range_rule
         if position == 0:
@@ -128,9 +129,9 @@ class Partition:
 def _mixed(found: int) -> int:
     """Apply the last steps of MurmurHash3 for 32 bits.
 
-    A CRC is linear: the differing bits of two CRCs depend on the differing bits of the values, but not on the
-    seed. So without these steps some buckets would be empty if a column has few values, or if two columns
-    have the same values.
+    A CRC is linear: the bits in which two CRCs differ depend on the bits in which the values differ, but not
+    on the seed. So without these steps some buckets would be empty if a column has few values, or if two
+    columns have the same values.
     """
     found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
     found = (found ^ found >> 13) * 0xC2B2AE35 & _WORD

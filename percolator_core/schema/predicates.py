@@ -1,8 +1,8 @@
 """Predicates: the conditions of a select on the columns of a row.
 
 A predicate comes from the columns of a model, ``(Document.page_rank > 0.5) & (Document.url >= "a")``, from a
-text, or from Spark. `bind` encodes its values. The store evaluates the bound predicate
-(`scripts/select.lua` on the arguments of `program`). For rows with a lock the client evaluates it
+text, or from Spark. `bind` encodes the values in it. The store evaluates the bound predicate
+(`scripts/select.lua` on the arguments of `program`). For rows with a lock, the client evaluates the predicate
 (`Bound.holds`), by the same rules.
 
 The logic is that of SQL: a comparison with null is unknown, neither true nor false. A select returns the rows
@@ -169,7 +169,7 @@ def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predic
 
 
 Cells: TypeAlias = Callable[[str], bytes | None]
-"""Returns the encoded value of a row's column, by the column's name; None means null."""
+"""A function that returns the encoded value of a row's column with that name; None means null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +296,11 @@ def columns_of(bound: Bound) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The encoded values that a predicate allows in a column: ``values``, between two inclusive bounds.
+    """The encoded values that a predicate allows in a column.
 
-    None means no limit. ``high`` need not be a value of the column. If the predicate contradicts itself,
-    ``low`` may be above ``high``.
+    ``values`` has the allowed values; ``low`` and ``high`` are inclusive bounds. None means no limit.
+    ``high`` need not be a value of the column. If the predicate contradicts itself, ``low`` may be above
+    ``high``.
     """
 
     values: frozenset[bytes] | None = None
@@ -350,10 +351,10 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A bound predicate, as the arguments of `scripts/select.lua` after the columns of the select.
+    """A bound predicate in the form of arguments: `scripts/select.lua` takes them after the selected columns.
 
     ``columns`` is the number of cells that the predicate reads in each row. ``tests`` is the number of tests
-    and connectives. Both determine the time for a row.
+    and connectives. The two numbers determine the time that a row takes.
     """
 
     arguments: tuple[bytes | int, ...]

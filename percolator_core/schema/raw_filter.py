@@ -66,7 +66,7 @@ class RawFilter:
         return self.bound.holds(lambda name: row if name == ROW else cells.get(name)) is True
 
     def key_ranges(self) -> list[tuple[bytes, bytes | None]]:
-        """Return the ranges of row keys that may meet the filter, from inclusive to exclusive bounds."""
+        """Return the ranges of row keys that may meet the filter: inclusive lower, exclusive upper bounds."""
         low, high = self.key.low or b"", self.key.high
         if self.key.values is not None:
             return [(one, one + b"\0") for one in sorted(self.key.values)]

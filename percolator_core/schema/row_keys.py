@@ -1,7 +1,8 @@
 """Row keys of typed tables: the joined encoded values of the key columns. Keys sort like tuples of values.
 
-A value of variable length ends with the mark ``00 01``. A zero byte within the value becomes ``00 FF``, so
-the mark sorts before any longer value. The last column has no mark: a key of one text column is that text.
+A value of variable length ends with the mark ``00 01``. A zero byte within the value becomes ``00 FF``, so a
+value sorts before all longer values that begin with it. The last column has no mark: a key of one text column
+is that text.
 """
 
 from __future__ import annotations

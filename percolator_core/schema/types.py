@@ -8,16 +8,16 @@ type               in Python              bytes
 =================  =====================  ==============================================================
 ``bool``           bool                   1: 0 or 1
 ``int``            int, 64 bits           8, big-endian, with the sign bit inverted
-``float``          float                  8, IEEE 754: all bits of negative numbers inverted, the sign bit of
-                                          others. 0.0 and -0.0 are encoded alike, and so are all NaNs,
-                                          above all other values
+``float``          float                  8, IEEE 754: in negative numbers all bits are inverted, in others
+                                          the sign bit. 0.0 and -0.0 are encoded alike. All NaNs are
+                                          encoded alike, and sort above all other values
 ``str``            str                    UTF-8
 ``bytes``          bytes                  the same bytes
 ``datetime``       aware datetime         microseconds since 1970 like an int; read back in UTC
 ``date``           date                   days since 1970 like an int, in 4 bytes
 ``decimal(p,s)``   Decimal                the value times 10**s like an int: 8 bytes, or 16 if p > 18
 ``uuid``           UUID                   16
-``json``           any value of JSON      JSON in UTF-8; keys of dicts become text
+``json``           any JSON value         JSON in UTF-8; keys of dicts become text
 =================  =====================  ==============================================================
 
 A float column rounds an int to the nearest float. A datetime outside the years 1 to 9999 in UTC is refused,
