@@ -1,8 +1,8 @@
 """Receives the messages that wake idle workers when cells become dirty.
 
 The messages of a namespace come over a connection of their own. A message may get lost, which does no harm:
-only the dirty index decides which cells are dirty. Under load no worker needs to be woken, so a worker that receives many messages closes
-the subscription until it is idle again.
+only the dirty index decides which cells are dirty. Under load no worker needs to be woken, so a worker that
+receives many messages closes the subscription until it is idle again.
 """
 
 from __future__ import annotations

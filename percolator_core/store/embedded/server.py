@@ -65,9 +65,9 @@ class EmbeddedServer:
     """One user of the server of a folder. `join` makes the user, and `leave` ends it.
 
     ``socket_path``, ``pid`` and ``version`` (the version of Redis whose commands the server knows) describe
-    the server that this user has joined; `ensure_running` updates them. A process that dies without `leave` is no
-    user any more. After the death of all users, the watcher process stops the server within about ten seconds
-    (`percolator_core.store.embedded.watcher`).
+    the server that this user has joined; `ensure_running` updates them. A process that dies without `leave`
+    is no user any more. After the death of all users, the watcher process stops the server within about ten
+    seconds (`percolator_core.store.embedded.watcher`).
 
     A forked child is no user: the server does not wait for it, and its `leave` does nothing. A child that
     uses the store calls `ensure_running`, which makes the child a user.

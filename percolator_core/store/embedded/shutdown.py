@@ -51,7 +51,7 @@ class Connection:
         return reply[:-2]
 
     def stays_quiet(self, seconds: float) -> bool:
-        """Wait for ``seconds`` while no reply is due; return False as soon as the server closes the connection."""
+        """Wait for ``seconds``, with no reply due; return False as soon as the connection is closed."""
         return not select.select([self._socket], [], [], seconds)[0]
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class _Attempt:
         self._history = ""
 
     def ask(self) -> Ending | None:
-        """Order the server to shut down, unless it has obeyed before. Return why it must not be stopped, or None."""
+        """Order the shutdown, unless the server obeys already. Return why it must not be stopped, or None."""
         if self._obeyed:
             return None
         try:

@@ -62,7 +62,7 @@ def watch(folder: Path, socket_path: str, lock: Lock, period: float) -> None:
 
 
 def look(folder: Path, socket_path: str, users: Lock, connection: Connection, *, end: bool) -> bool:
-    """Return True if the server has no user; with ``end``, end such a server. Raise OSError without an answer.
+    """Return True if the server has no user; with ``end``, end it then. Raise OSError if it does not answer.
 
     Pass ``end`` only if the previous check returned True: a connection without recent commands may belong to
     a client whose computer was asleep.
