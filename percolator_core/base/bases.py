@@ -94,7 +94,7 @@ class Bases:
             )
 
     def _held(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
-        """As `tablet`, but raise NotHeld instead of reading a file; the returned base does so, too."""
+        """Like `tablet`, but raise NotHeld instead of reading a file; so does the returned base."""
         known = self._known(handle, tag, reference)
         if known is None:
             raise NotHeld
@@ -131,11 +131,11 @@ class Bases:
     def tablet(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
         """Return the base of the tablet ``tag`` of a table.
 
-        ``reference`` names its manifest, as the tablet's meta hash has it; b"" is an empty base.
+        ``reference`` is the text in the tablet's meta hash that names its manifest; b"" is an empty base.
 
         Raises:
             BaseDamaged: the manifest is missing or damaged.
-            StoreUnavailable: it cannot be read now.
+            StoreUnavailable: the manifest cannot be read now.
             ConfigurationError: pyarrow is not installed.
         """
         known = self._known(handle, tag, reference)
@@ -163,7 +163,7 @@ class Bases:
 def above_base(
     stored: Iterable[tuple[bytes, T]], base: Iterable[BaseRow], *, reverse: bool = False
 ) -> Iterator[tuple[bytes, T | None, BaseRow | None]]:
-    """Merge parts of rows that the store has with the rows of a base.
+    """Merge the store's parts of rows with the rows of a base.
 
     Both are in ascending order of key, or in descending order with ``reverse``. Yield each key once, with the
     store's part or None, and the base's row or None.

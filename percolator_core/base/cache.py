@@ -1,4 +1,4 @@
-"""A cache of objects that were read from files. Threads share it, and its bytes are bounded."""
+"""A cache of objects that were read from files. Threads may share it. Its size in bytes is bounded."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class ByteCache(Generic[T]):
     def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return the value of ``key``; load it if it is not here.
 
-        While one thread loads a value, other threads that want it wait. If the load fails, they get its
-        exception; if it is interrupted, one of them loads the value. A signal handler or finalizer that
-        interrupts the loading thread does not wait: it loads the value for itself.
+        While one thread loads a value, other threads that want it wait. If the load fails, the waiting
+        threads get its exception. If the load is interrupted, one of the waiting threads loads the value. A
+        signal handler or finalizer that runs in the loading thread does not wait: it loads the value itself.
         """
         found = self.held(key)
         if found is not None:
@@ -87,10 +87,10 @@ class ByteCache(Generic[T]):
         load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],
         size_of: Callable[[T], int],
     ) -> Mapping[Hashable, T]:
-        """Return the values of ``keys``, as `get`; ``load`` is called once with the keys that are not here.
+        """Return the values of ``keys``, as `get` does; ``load`` is called once, with the keys not here.
 
-        Calls with the same ``queue`` load one after another. If such a load of other keys fails, a call that
-        waited for it loads its own keys.
+        Calls with the same ``queue`` load one after another. If a load fails, and a call that waited for it
+        wants other keys than the load, that call loads its own keys.
         """
         mine: _Loading[T] = _Loading()
         found: dict[Hashable, T] = {}
@@ -167,7 +167,7 @@ class ByteCache(Generic[T]):
     def _keep(self, key: Hashable, value: T, size: int) -> None:
         if size > self.capacity:
             return
-        # A signal handler or finalizer may have kept the value after it was found missing.
+        # A signal handler or finalizer may have kept the value after this thread did not find it.
         _, before = self._values.get(key, (None, 0))
         self._values[key] = value, size
         self.size += size - before

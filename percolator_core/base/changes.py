@@ -1,4 +1,4 @@
-"""Changes of a table's base: its rows move back into the store, or its files to another location.
+"""Changes of a table's base: its rows move back into the store, or its files move to another location.
 
 Every step may be repeated, also by several clients at the same time. Each step checks the tablet's manifest
 and the table's version, so that a client with an old definition changes nothing.
@@ -33,11 +33,11 @@ from percolator_core.scripts import calls
 from percolator_core.store import Store
 
 GRACE: Final = 3600.0
-"""Files that no manifest names any more stay for this many seconds: a reader may have an earlier manifest."""
+"""Files that no manifest names any more stay for this many seconds: a reader may use an earlier manifest."""
 
 _STEP_CELLS: Final = 1000
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step that puts rows back: a script blocks all other clients."""
+"""Limits of one step that puts rows back into the store: its script blocks all other clients."""
 
 
 class Client(schema_change_steps.Client, Protocol):
@@ -56,7 +56,9 @@ class BaseChanges:
         self._store = client.store
 
     def settle(self, entry: Entry) -> bool:
-        """Move the base of all tablets to the location in the definition; without one, back into the store.
+        """Move the bases of all tablets to the location in the definition.
+
+        Without a location there, the rows move back into the store.
 
         Return False if another client has changed the table.
 
@@ -68,7 +70,7 @@ class BaseChanges:
         return all(self.settle_tablet(handle, number) for number in range(handle.tablets))
 
     def settle_tablet(self, handle: TableHandle, number: int) -> bool:
-        """As `settle`, for one tablet."""
+        """Do for one tablet what `settle` does for all."""
         tag, rule = handle.tags[number], handle.definition.base
         reference = reference_of(self._store, tag)
         if not reference or is_in(reference, rule):
@@ -104,9 +106,9 @@ class BaseChanges:
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes
     ) -> tuple[bytes | None, bytes | None]:
-        """Return a row of a tablet's base below a value of the range column, and one at or above it.
+        """Return the keys of two rows of the base: one below a value of the range column, one at or above it.
 
-        Raises as `settle`.
+        None means that there is no such row. Raises as `settle`.
         """
         reference = reference_of(self._store, tag)
         if not reference:
@@ -121,7 +123,7 @@ class BaseChanges:
     def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
         """Record folders that no table has any more, so that their files are removed after `GRACE`.
 
-        Each place is a location and a folder. Give ``at_once`` only if no reader can still use the files: the
+        Each place is a location and a folder. Set ``at_once`` only if no reader can still use the files: the
         next `remove_abandoned` then removes them. Files stay while the catalog names their folder.
         """
         due = b"%d" % (0 if at_once else int((time.time() + GRACE) * 1e6))
@@ -188,7 +190,7 @@ def _places(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def _copied(old: Location, new: Location, folder: str, entry: ManifestEntry) -> ManifestEntry:
-    """Copy the files of an entry into a folder of another location; return its entry there."""
+    """Copy the files of an entry into a folder of another location; return the entry of the copies."""
 
     def is_right(content: bytes) -> bool:
         row_set = entry.row_set
@@ -214,7 +216,7 @@ def _copy(old: Location, new: Location, folder: str, name: str, is_right: Callab
 
 
 def _steps(rows: Iterator[BaseRow], is_typed: bool) -> Iterator[list[bytes | int]]:
-    """The rows of a base as `calls.restore` takes them, in bounded steps."""
+    """Yield the rows of a base as arguments of `calls.restore`, in bounded steps."""
     step: list[bytes | int] = []
     size = 0
     for row in rows:

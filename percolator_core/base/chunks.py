@@ -1,4 +1,7 @@
-"""Column chunks: the parts of a Parquet file with one column of one row group. A read fetches only some."""
+"""Column chunks: a chunk is the part of a Parquet file with one column of one row group.
+
+A read fetches only some of the chunks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _GAP: Final = 1 << 16
 def together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
     """Yield groups of chunks that are close together, since each request to an object store takes time.
 
-    A chunk is its number, position and size. The chunks are in the order of the file.
+    A chunk is given as its number, position and size. The chunks are in the order of the file.
     """
     some: list[tuple[int, int, int]] = []
     for chunk in chunks:
@@ -61,7 +64,7 @@ class Chunks(io.RawIOBase):
         for start, content in self._parts:
             if start <= begin and end <= start + len(content):
                 return content[begin - start : end - start]
-        # pyarrow joins the reads of two columns, with the bytes between them, which it does not use.
+        # pyarrow joins the reads of two columns into one. It does not use the bytes between the columns.
         found = bytearray(end - begin)
         for start, content in self._parts:
             first, last = max(begin, start), min(end, start + len(content))

@@ -1,7 +1,7 @@
 """Remove those files of a tablet that no reader needs any more.
 
 A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
-stay, and so do those of each manifest that was replaced since a given moment.
+stay, and so do the files of each manifest that was replaced since a given moment.
 
 A maintainer writes row sets before a manifest names them, so a file that no manifest names may be new.
 Therefore a manifest with the same content and a new number is published before any file is removed. After
@@ -28,7 +28,7 @@ _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since: float) -> int:
     """Remove those files of a tablet that no reader needs; return the number of removed files.
 
-    ``reference`` is that of the valid manifest. Three kinds of files stay: files of the valid manifest, files
+    ``reference`` names the valid manifest. Three kinds of files stay: files of the valid manifest, files
     of manifests that were replaced after ``since`` (seconds since 1970), and files written after ``since``.
 
     Raises:
@@ -58,8 +58,8 @@ def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since:
 def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
     """Yield the names of the manifests that were replaced at or after ``since``.
 
-    The file of manifest n + 1 is written just before manifest n is replaced, so its time counts as the time
-    of the replacement.
+    The file of manifest n + 1 is written just before manifest n is replaced. So the time of that file counts
+    as the time of the replacement.
     """
     numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
     written: dict[int, float] = {}

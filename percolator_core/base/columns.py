@@ -1,6 +1,7 @@
 """Columns of a row group, for reads of single values.
 
-A value is decoded from the column's buffers. That takes a fraction of the time of an Arrow scalar.
+A value is decoded from the column's buffers. That takes a fraction of the time that an Arrow scalar would
+take.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _STEP: Final = 8
-"""Every eighth key is kept as a Python object. A search looks at these first, because that is fast."""
+"""Every eighth key is kept as a Python object. A search looks at these keys first, because that is fast."""
 
 _KEY_BYTES: Final = 60
-"""Estimated memory of such an object, without the key's own bytes."""
+"""Estimated memory of a key that is kept as a Python object, without the key's own bytes."""
 
 _VIEW_BYTES: Final = 500
 """Estimated memory of the objects that belong to one array."""
@@ -30,7 +31,7 @@ _ALL: Final = (1 << 64) - 1
 
 
 class Keys(Sequence[bytes]):
-    """A column of keys in ascending order, as `bisect` takes them."""
+    """A column of keys in ascending order; `bisect` can search in it."""
 
     def __init__(self, array: pa.Array) -> None:
         _, offsets, data = array.buffers()
@@ -123,7 +124,7 @@ def _words(array: pa.Array, is_float: bool) -> Callable[[int], bytes]:
 
     def read(position: int) -> bytes:
         word = words[position]
-        # As `ColumnType.encode`. The column was made of encoded values, so zero and NaN have one form each.
+        # Equal to `ColumnType.encode`. The array was made from encoded values, so zero and NaN have one form.
         return (word ^ (_ALL if is_float and word & _SIGN else _SIGN)).to_bytes(8, "big")
 
     return read

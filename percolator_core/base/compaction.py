@@ -1,8 +1,9 @@
 """Compaction: merge row sets of one tablet, so that a read looks at fewer of them, and drop removed rows.
 
-Row sets whose key ranges do not overlap form a *run*; the number of runs is the height of the base. Some of
-the smallest runs are merged when the largest of them is no larger than the others together. So a row is
-written again about once for each doubling of the base (the size-tiered compaction of Cassandra).
+Row sets whose key ranges do not overlap form a *run*; the number of runs is the height of the base. A
+merge takes the smallest runs: as many as possible, but the largest of them must not be larger than the others
+together. So a row is written again about once for each doubling of the base (the size-tiered compaction of
+Cassandra).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROW_SET_BYTES: Final = 64 << 20
 """A row set has at most about this many bytes in memory, before it is compressed."""
 
 FEWEST_RUNS: Final = 4
-"""A merge because of the size of runs has at least this many runs."""
+"""If runs are merged because of their sizes, at least this many are merged."""
 
 _REMOVED: Final = 0.3
 """The share of removed rows above which a row set is written again."""
@@ -37,7 +38,7 @@ _CACHE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries to merge, by their positions in the manifest, and the gain per byte written.
+    """The entries to merge, as positions in the manifest, and the gain per written byte.
 
     ``gain`` grows with the number of runs and removed rows that disappear.
     """
@@ -69,7 +70,7 @@ def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
 
 
 def _all(manifest: Manifest) -> tuple[int, ...]:
-    """Return the positions of all entries; none if they are one run and at most twice as many as needed."""
+    """Return all positions; none if the entries form one run, and are at most twice as many as needed."""
     entries = manifest.entries
     fewest = sum(map(_size, entries)) / ROW_SET_BYTES + 1
     gains = manifest.height > 1 or len(entries) > 2 * fewest
@@ -77,7 +78,7 @@ def _all(manifest: Manifest) -> tuple[int, ...]:
 
 
 def _small_runs(manifest: Manifest, runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the entries of the smallest runs, the largest of which is no larger than the others together."""
+    """Return the positions of the entries of the smallest runs, by the rule in the module's docstring."""
     sizes = sorted((sum(_size(manifest.entries[number]) for number in run), run) for run in runs)
     total, best = 0.0, 0
     for count, (size, _) in enumerate(sizes, 1):
@@ -109,7 +110,7 @@ def _size(entry: Entry) -> float:
 
 
 class TabletCompaction:
-    """Compacts one tablet. ``manifest`` is its valid manifest, and ``reference`` the manifest's reference."""
+    """Compacts one tablet. ``manifest`` is its valid manifest; ``reference`` names the manifest."""
 
     def __init__(  # noqa: PLR0917
         self,

@@ -1,14 +1,14 @@
 """Flush: move rows that nobody has changed for a while from the store into the base of a tablet.
 
-The order survives a crash at every step (Kudu flushes a MemRowSet in this order):
+The steps are in an order in which a crash at any step does no harm (Kudu flushes a MemRowSet in this order):
 
 0. A tablet without a base gets an empty one. From then on, garbage collection keeps deletions: a deletion
    that is committed after its row was read has to hide the row in the base.
-1. The rows are read. The locks of all transactions that began at or below the flush's timestamp were resolved
-   before, in all tablets, so no commit at or below the timestamp can follow.
+1. The rows are read. Before the flush, the locks of all transactions that began at or below the flush's
+   timestamp were resolved in all tablets. So no commit at or below the timestamp can follow.
 2. Row sets are written. A crash leaves files that no manifest names.
 3. The manifest is published. A crash leaves rows both in the store and in the base, with equal values.
-4. The cells that did not change are evicted from the store. A crash leaves some of them there.
+4. The cells that have not changed since step 1 are evicted from the store. A crash leaves some of them there.
 
 Two flushes of one tablet do no harm: only one of them publishes, and the other one evicts nothing.
 """
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _STEP_ROWS: Final = 100
 _STEP_BYTES: Final = 1 << 20
-"""Bounds of one step of reading rows: the script blocks all other clients for about a millisecond."""
+"""Limits of one step that reads rows: its script blocks all other clients for about a millisecond."""
 
 _EVICTED_ROWS: Final = 200
-"""Bound of one step of evicting rows: to evict a row takes less time than to read it."""
+"""Limit of one step that evicts rows. It is higher: to evict a row takes less time than to read it."""
 
 ROW_SET_BYTES: Final = 64 << 20
 """A row set, which is made in memory, has at most about this many bytes of cells."""
@@ -58,8 +58,8 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base, with its files in ``folder``. ``reference`` is the reference of its
-    manifest, b"" without a manifest. ``observers`` are all observers of the table. ``pace`` makes pauses
+    ``base`` is the tablet's base, with its files in ``folder``. ``reference`` names the base's manifest; it
+    is b"" without a manifest. ``observers`` are all observers of the table. ``pace`` makes pauses
     between the steps.
     """
 
@@ -85,13 +85,13 @@ class TabletFlush:
         """Move into the base the rows that nobody has changed since the time ``before``.
 
         ``timestamp`` has to be at or below the safe point, and the locks of all transactions that began at or
-        below it have to be resolved, in all tablets. Both times are in microseconds.
+        below ``timestamp`` have to be resolved, in all tablets. Both times are in microseconds.
 
         A row stays if it has a lock, an older version, or a cell that an observer has not processed yet. The
         flush ends early if another client has published a manifest, or if the table was changed.
 
         Raises:
-            StoreUnavailable: the store or the location does not answer. What was flushed is in the base.
+            StoreUnavailable: the store or the location does not answer. Flushed rows are in the base.
             BaseDamaged: a file of the base is missing or damaged.
         """
         rows = size = 0
@@ -104,7 +104,7 @@ class TabletFlush:
         return Flushed(rows, size)
 
     def _portions(self, timestamp: int, before: int) -> Iterator[Portion]:
-        """The rows that may leave, in portions for one row set each."""
+        """Yield the rows that may leave the store, in portions. Each portion is for one row set."""
         steps: list[ColdRows] = []
         size = 0
         bound = b"-"
@@ -155,9 +155,9 @@ class TabletFlush:
     def _merge(self, portion: Portion) -> tuple[Iterator[pa.RecordBatch], dict[int, list[int]]]:
         """Merge the rows with those of the base.
 
-        Return the result, and the positions of the base's replaced rows by the number of their entry. A row
-        of a typed table does not exist if neither the store nor the base has its marker; its cells stay in
-        the store.
+        Return the result, and the positions of the rows of the base that are replaced, in a dict whose keys
+        are the numbers of entries. If neither the store nor the base has the marker of a row of a typed
+        table, the row does not exist, and its cells stay in the store.
         """
         unmarked = set(portion.without_marker().tolist()) if self._definition.is_typed else set()
         special = {*unmarked, *portion.deleting().tolist()}
@@ -224,7 +224,7 @@ class TabletFlush:
         return True
 
     def _evict(self, portion: Portion, timestamp: int) -> int:
-        """Evict the rows from the store; return how many of them have left it."""
+        """Evict the rows from the store; return the number of rows that have left the store."""
         evicted, stamp = 0, portion.stamp
         folder = self._folder
         for rows in portion.steps(self._pace.rows(_EVICTED_ROWS)):

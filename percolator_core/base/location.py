@@ -138,7 +138,7 @@ class Location:
         return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
-        """Return ``size`` bytes of a file from ``start``, fewer at its end. Raises as `open`."""
+        """Return ``size`` bytes of a file from position ``start``, fewer at the end. Raises as `open`."""
         with self._reported("read", name), self._file_system.open_input_file(self._at(name)) as file:
             content: bytes = file.read_at(size, min(start, file.size()))
             return content

@@ -77,7 +77,8 @@ class Manifest:
     @property
     def height(self) -> int:
         """The largest number of row sets whose key ranges contain the same key."""
-        # Both bounds are inclusive: of equal keys, the beginnings of ranges are sorted before the ends.
+        # Both bounds are inclusive. So if one range begins at the key at which another ends, the beginning is
+        # sorted before the end.
         edges = sorted(
             edge for entry in self.entries for edge in ((entry.row_set.low, 0), (entry.row_set.high, 1))
         )
@@ -140,7 +141,7 @@ def write(location: Location, folder: str, manifest: Manifest) -> str:
     """Write a manifest into a folder, and return its name. Raises StoreUnavailable as `Location.create`."""
     content = manifest.pack()
     # The name has a random part: another maintainer that writes an equal manifest, and later removes its
-    # file, must not remove this one.
+    # file, must not remove this file.
     name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"
     with location.create(name) as file:
         file.write(content)

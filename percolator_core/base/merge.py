@@ -1,4 +1,4 @@
-"""Merge the rows of a tablet's base and of the store, in Arrow columns: the columnar half of a select.
+"""Merge the rows of a tablet's base with those of the store, as Arrow columns, for a select.
 
 The *delta* of a row is the part of it that the store has. Each row group becomes a piece of the result: the
 deltas of its rows are applied one column at a time, and the predicate is evaluated over these columns. If no
@@ -47,9 +47,10 @@ def selected(  # noqa: PLR0917
 ) -> pa.Table:
     """Return the rows of a typed table from key ``low`` to below ``high`` for which ``bound`` is true.
 
-    The rows are those of the base with the ``deltas`` of the store, in ascending order of their keys, or in
-    descending order with ``reverse``. The first column of the result has the keys. The ``columns`` follow
-    under their names; one of them may be named like the first column. `Column.missing` replaces nulls.
+    The ``deltas`` of the store are applied to the rows of the base. The rows are in ascending order of their
+    keys, or in descending order with ``reverse``. The first column of the result has the keys. The
+    ``columns`` follow under their names; one of them may be named like the first column. `Column.missing`
+    replaces nulls.
 
     Raises:
         BaseDamaged: a file of the base is missing or damaged.
@@ -65,7 +66,7 @@ def selected(  # noqa: PLR0917
 
 
 def nothing(columns: Sequence[Column]) -> pa.Table:
-    """Return the result of `selected` without rows."""
+    """Return a result of `selected` that has no rows."""
     return _schema(columns).empty_table()
 
 
@@ -99,7 +100,7 @@ class _Merge:
         self._in_base: set[bytes] = set()
 
     def of_group(self, group: RowGroup) -> list[pa.Array] | None:
-        """Return the keys and columns of the rows of a row group; None if there are none."""
+        """Return the keys and columns of the matching rows of a row group; None if no row matches."""
         if not len(group):
             return None
         rows = _GroupRows(self._definition, group)
@@ -115,7 +116,7 @@ class _Merge:
         return self._matching(rows)
 
     def of_store(self) -> list[pa.Array] | None:
-        """Return the keys and columns of the rows that no row group has; None if there are none."""
+        """Return the keys and columns of the matching rows that no row group has; None if no row matches."""
         keys: list[bytes] = [
             key
             for key in self._keys
@@ -235,7 +236,7 @@ class _GroupRows(_Rows):
         return compute.replace_with_mask(found, mask, values)
 
     def _cells(self, column: Column) -> list[Any]:
-        """Return a column's cell of each delta."""
+        """Return the cell of a column in each delta; `_UNCHANGED` if the delta has no such cell."""
         stored = column.stored.encode()
         return [delta.get(stored, _UNCHANGED) for delta in self._deltas]
 
@@ -301,7 +302,7 @@ def _without_overlap(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _sorted(pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return one piece with the rows of ``pieces`` in the order of their keys; no piece if there are none."""
+    """Return one piece with the rows of ``pieces`` in the order of their keys; no piece without rows."""
     some = [piece for piece in pieces if len(piece)]
     if len(some) <= 1:
         return some

@@ -1,4 +1,4 @@
-"""The pace of a maintainer: how much of the store's time and of the disk or network it takes."""
+"""The pace of a maintainer: how much it uses of the store's time, and of the disk or the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ALL: Final = 1.0
 """The share of a maintainer that makes no pauses."""
 
 _SHORTER: Final = 4
-"""Steps are shorter by this factor if other clients have a share: their commits wait for a step to end."""
+"""If other clients have a share of the time, steps are shorter by this factor.
+
+The commits of other clients wait for the end of a step.
+"""
 
 
 class Pace:

@@ -1,4 +1,4 @@
-"""A portion of the rows that a flush moves: arrays, without a Python object for each cell.
+"""A portion of the rows that a flush moves, in arrays. There is no Python object for each cell.
 
 Import this module only after a call of `arrow_values.pyarrow`.
 """
@@ -37,8 +37,8 @@ def repeated(step: ColdRows) -> int:
 class Portion:
     """Rows that were read by steps of `calls.cold`, in ascending order of key. Their indexes begin at 0.
 
-    ``stamp`` is that of the first step, for `calls.evict`. ``staying`` has the indexes of the rows that stay
-    in the store.
+    ``stamp`` is the stamp of the first step, for `calls.evict`. ``staying`` has the indexes of the rows that
+    stay in the store.
     """
 
     def __init__(self, steps: Sequence[ColdRows]) -> None:
@@ -95,9 +95,9 @@ class Portion:
     def batches(
         self, definition: TableDefinition, special: Sequence[int], merged: Sequence[BaseRow]
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of the rows for `row_set.write`; ``merged`` replaces those whose indexes ``special`` has.
+        """Return batches for `row_set.write`. The rows ``merged`` replace those with the indexes ``special``.
 
-        The other rows have no deletion, and those of a typed table have a marker.
+        No other row may have a deletion. In a typed table, each other row must have a marker.
 
         Raises:
             ValueError: a key or a value does not match the table's definition.
@@ -132,7 +132,7 @@ class Portion:
         starts, ends = starts[chosen], ends[chosen]
         valid = ends > 0
         if kind.width is None:
-            # The ranges must ascend, so the range of a null is empty, at the end of the value before it.
+            # The ranges must ascend, so the range of a null is empty, and at the end of the previous value.
             ends = np.maximum.accumulate(ends)
             return texts(kind, pieces(self._versions, np.where(valid, starts, ends), ends, valid))
         if (valid & (ends - starts != kind.width)).any():
@@ -156,9 +156,9 @@ class Portion:
         return gathered(self._versions, self._starts, KIND).view(">i8")[:, 0].astype(np.int64)
 
     def steps(self, most: int) -> Iterator[list[bytes | int]]:
-        """The rows that leave the store, for `calls.evict`: keys, each with the number of fields.
+        """Yield the rows that leave the store, for `calls.evict`: each key, then its number of fields.
 
-        A step has at most ``most`` rows, and about `_EVICTED_BYTES`.
+        A step has at most ``most`` rows, and ends after about `_EVICTED_BYTES`.
         """
         names = np.array([len(name) for name in self.columns])
         cells = self._ends - self._starts + names[self._columns]

@@ -1,7 +1,7 @@
 """Evaluate a predicate over whole Arrow columns, by the rules of `Bound.holds`.
 
-The store compares encoded values, by their bytes. For each type there is a form that Arrow sorts in the same
-order:
+The store compares encoded values, by their bytes. For each type there is a form that Arrow sorts in the order
+of these bytes:
 
 * ``float``: the encoded value as an unsigned number, because Arrow's order does not include NaN;
 * ``str``, ``bytes``, ``json``: the bytes, which are the encoded value;
@@ -28,7 +28,7 @@ from percolator_core.schema.types import ColumnType, column_type
 from percolator_core.tables.arrow_values import arrow_type, float_words, of_values, stored
 
 Columns: TypeAlias = Callable[[str], pa.Array]
-"""Returns the Arrow array of a column by its name. `Column.missing` replaces its nulls."""
+"""Returns a column as an Arrow array, by the column's name. `Column.missing` replaces nulls in the array."""
 
 _COMPARE: Final = {
     "=": "equal",
@@ -63,7 +63,7 @@ def _joined(group: Group, definition: TableDefinition, columns: Columns, count: 
     answer = pa.repeat(pa.scalar(not is_or), count)
     for part in group.parts:
         answer = join(answer, _found(part, definition, columns, count))
-        # The other parts cannot change the result of any row.
+        # End the loop if the other parts cannot change the result of any row.
         if not answer.null_count and answer.true_count == (count if is_or else 0):
             break
     return answer
@@ -99,7 +99,7 @@ def _comparable(kind: ColumnType, found: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The bounds of a column's encoded values in a row group; both are None if it has only nulls.
+    """The bounds of a column's encoded values in a row group; both are None if all values are null.
 
     ``has_null`` is True if there may be nulls.
     """
@@ -121,7 +121,7 @@ class Spread:
 
 
 def spread_of(column: Column, statistics: Any) -> Spread | None:
-    """Return the spread of a column from Parquet's statistics; None if they lack it."""
+    """Return the spread of a column from Parquet's statistics; None if the statistics lack the bounds."""
     if statistics is None or not statistics.has_null_count:
         return None
     low = high = None
@@ -137,7 +137,7 @@ def spread_of(column: Column, statistics: Any) -> Spread | None:
 
 
 def may_be_true(bound: Bound | None, spread: Callable[[str], Spread | None]) -> bool:
-    """Return False if the predicate cannot be true for any row; ``spread`` takes the name of a column."""
+    """Return False if the predicate cannot be true for any row; ``spread`` returns the spread of a column."""
     return all(_may_be_true(test, spread(test.column)) for test in required(bound))
 
 

@@ -35,7 +35,7 @@ _TAIL_OBJECTS: Final = 4
 
 
 class Span(NamedTuple):
-    """The rows of one key in a row group: those at the positions from ``start`` to below ``stop``.
+    """The rows of one key in the row group ``group``: the positions from ``start`` to below ``stop``.
 
     The file of a typed table has one row for each key; the file of a raw table has one row for each cell.
     """
@@ -127,13 +127,13 @@ class RowSetReader:
         return found
 
     def positions(self, spans: Sequence[Span]) -> Iterator[int]:
-        """The positions of the rows in the whole row set. Raises as `find`."""
+        """Yield the positions that the rows of ``spans`` have in the whole row set. Raises as `find`."""
         for group, start, stop in spans:
             before = self._tail().rows_before[group]
             yield from range(before + start, before + stop)
 
     def columns(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return a row group's columns ``names``, by name, if the row set has them. Raises as `find`."""
+        """Return, by name, the columns ``names`` of a row group that the row set has. Raises as `find`."""
         values = self.values(group, [name for name in names if name != KEY])
         found = {name: one.array for name, one in values.items()}
         if KEY in names:
@@ -162,10 +162,10 @@ class RowSetReader:
     def batches(
         self, low: bytes, high: bytes | None, columns: Sequence[str], *, reverse: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows from key ``low`` to below ``high``, without removed ones: one batch for each row group.
+        """Yield the rows from key ``low`` to below ``high`` without removed rows: a batch for each row group.
 
         The batches have the keys, and those ``columns`` that the row set has. With ``reverse``, the last rows
-        come first. Raises as `find`, also while it is consumed.
+        come first. Raises as `find`, also during the iteration.
         """
         pa = pyarrow()
         groups = self.groups(low, high)
@@ -281,8 +281,8 @@ class RowSetReader:
 class RowGroup:
     """The rows of a row group from key ``low`` to below ``high``, without removed ones.
 
-    Its columns enter the cache only if a bound cuts the row group: the next read may want the rows beyond it.
-    A whole row group is read without the cache, because a long scan would fill it.
+    The columns enter the cache only if a bound cuts the row group, because the next read may want the rows
+    beyond the bound. A whole row group is read without the cache, because a long scan would fill it.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class RowGroup:
         return len(self._positions)
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return the columns ``names``, by name, if the row set has them. Raises as `RowSetReader.find`."""
+        """Return, by name, the columns ``names`` that the row set has. Raises as `RowSetReader.find`."""
         pa = pyarrow()
         if self._low is None and self._high is None:
             batch = self._reader.read(self._number, names)
@@ -322,7 +322,7 @@ class RowGroup:
         return {name: array.take(taken) for name, array in found.items()}
 
     def statistics(self, name: str) -> Any:
-        """Return Parquet's statistics of a column, or None. They include rows out of the range."""
+        """Return Parquet's statistics of a column, or None. They include rows outside the range."""
         return self._metadata.column(self._tail.numbers[name]).statistics
 
     def has_column(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """The positions of rows of a row set that are no longer part of the table.
 
-A row of a row set counts as removed if a newer row set has it, or if it was deleted. The row set is
+A row of a row set counts as removed if a newer row set has the row, or if the row was deleted. The row set is
 immutable, so the positions are in a separate file: ascending numbers of 32 bits, compressed.
 """
 

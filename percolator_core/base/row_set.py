@@ -9,12 +9,13 @@
 a rename changes no file. Its Arrow type is that of the column, so that other programs can read the file. The
 columns of the table's key are in the file, too, in this form.
 
-The file is made for reads of single rows and for scans: row groups of a bounded size, a Bloom filter of the
-keys of each row group, statistics, and a checksum of each page for other readers. The *tail* is everything
-after the last row group: Bloom filters, indexes and the footer. A reader fetches the tail in one request.
+The file is made for reads of single rows and for scans. It has row groups of a bounded size, a Bloom filter
+of the keys of each row group, statistics, and a checksum of each page for other readers. The *tail* is
+everything after the last row group: Bloom filters, indexes and the footer. A reader fetches the tail in one
+request.
 
-The manifest has checksums of the tail and of each column of each row group: the format's own checksums leave
-out the headers of pages, and a changed bit there can change values.
+The manifest has checksums of the tail and of each column of each row group, because Parquet's own checksums
+leave out the headers of pages. A changed bit in such a header can change values.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ RAW_VALUE: Final = "value"
 
 GROUP_ROWS: Final = 16384
 GROUP_BYTES: Final = 8 << 20
-"""Limits of a row group, in rows and about in bytes: a read of one row decodes a column of one row group.
+"""The limits of a row group: its rows, and its approximate bytes.
 
-Groups of 16,384 rows are scanned about as fast as groups of a million (docs/decisions/0020).
+A read of one row decodes whole columns of a group. Groups of 16,384 rows are scanned about as fast as groups
+of a million (docs/decisions/0020).
 """
 
 FIRST_KEYS: Final = "percolator.first_keys"
-"""The entry of the footer with the first key of each row group: Parquet's statistics lack keys over 4 KiB."""
+"""The footer's entry with the first key of each row group. Parquet's statistics lack keys over 4 KiB."""
 
 _FALSE_POSITIVES: Final = 0.01
 _TIMES: Final = "int64"
@@ -61,8 +63,8 @@ class RowSet:
 
     ``rows`` counts the rows of the file; a raw table has one for each cell. ``low`` and ``high`` are its
     first and last row key, and ``newest`` is its newest commit timestamp. ``size`` is the size of the file
-    in bytes. ``tail`` is the position of the tail, and ``checksum`` the CRC-32 of the tail. ``checksums`` has
-    the CRC-32 of each column of each row group, four bytes each, row group by row group.
+    in bytes. ``tail`` is the position of the tail, and ``checksum`` is the CRC-32 of the tail. ``checksums``
+    has the CRC-32 of each column of each row group, four bytes each, row group by row group.
     """
 
     file: str
@@ -84,8 +86,8 @@ class BaseRow(NamedTuple):
     """A row as the base has it.
 
     ``time`` is its newest commit timestamp in microseconds. ``cells`` has the encoded values by the names of
-    the columns in the store; a cell that is not there is a null. ``times`` has the commit timestamps of the
-    cells of a raw table; it is empty for a typed table, which keeps one time for each row.
+    the columns in the store; a column that is missing there is null. ``times`` has the commit timestamps of
+    the cells of a raw table; it is empty for a typed table, which keeps one time for each row.
     """
 
     key: bytes
@@ -95,7 +97,10 @@ class BaseRow(NamedTuple):
 
 
 Delta: TypeAlias = Mapping[bytes, bytes | None]
-"""The part of a row that the store has above the base: values by stored column name; None is a deletion."""
+"""The cells that the store has of a row. They replace the same cells of the base.
+
+They are values by stored column name; None is a deletion.
+"""
 
 
 def column_name(column: Column) -> str:
@@ -166,7 +171,7 @@ def _raw_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.Recor
 def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) -> RowSet | None:
     """Write a row set into ``folder`` of the location. If there are no rows, write no file and return None.
 
-    The rows of all batches together are in ascending order of key; those of a raw table, of key and column.
+    The rows of all batches together are in ascending order of key, or of key and column in a raw table.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -227,7 +232,7 @@ def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
 def _options(schema: pa.Schema) -> dict[str, Any]:
     from pyarrow import parquet
 
-    # Only texts have a dictionary: keys occur once, numbers do not gain, and raw values may be too long.
+    # Only texts have a dictionary: a key occurs once, numbers gain nothing, and raw values may be too long.
     plain = [KEY, RAW_VALUE]
     texts = [one.name for one in schema if one.name not in plain and one.type in {"string", "binary"}]
     return {
@@ -247,7 +252,7 @@ def _order(schema: pa.Schema) -> list[str]:
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Cut and join batches to tables of the size of a row group."""
+    """Cut and join batches, and yield tables that each have the size of a row group."""
     pa = pyarrow()
     waiting: list[Any] = []
     rows = size = 0
@@ -267,7 +272,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _check_order(before: pa.Table | None, group: pa.Table) -> None:
-    """Raise ValueError unless the rows of ``group`` ascend, after the last one of ``before``."""
+    """Raise ValueError unless the rows of ``group`` ascend and come after the last row of ``before``."""
     pa = pyarrow()
     order = _order(group.schema)
     rows = group.select(order)

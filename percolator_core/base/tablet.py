@@ -1,4 +1,4 @@
-"""The rows of one tablet's base: those of the row sets that its manifest names."""
+"""The rows of one tablet's base: the rows of the row sets that the tablet's manifest names."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _WINDOW: Final = 8
 class TabletBase:
     """The rows of one tablet's base. Threads may share it.
 
-    ``definition`` is the table's present definition. Cells of dropped columns are not returned, and a row set
-    that is older than a column has no cells of it.
+    ``definition`` is the table's present definition. Cells of dropped columns are not returned. A row set
+    that is older than a column has no cells of that column.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TabletBase:
         return TabletBase(self.definition, self.location, self.manifest, cache)
 
     def values(self, key: bytes, columns: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of cells of a row, in a typed table also of the marker. Raises as `row`."""
+        """Return values of cells of a row; in a typed table, one cell may be the marker. Raises as `row`."""
         found = self.find(key)
         if found is None:
             return [None] * len(columns)
@@ -82,8 +82,8 @@ class TabletBase:
     def versions(self, key: bytes, columns: Sequence[bytes]) -> list[Version | None]:
         """Return cells of a row with their timestamps. Raises as `row`.
 
-        The base does not know when the transactions began, so both timestamps are that of the commit. In a
-        typed table, all cells of a row have the timestamp of the row's newest commit.
+        The base does not know when the transactions began, so both timestamps of a version are the commit
+        timestamp. In a typed table, all cells of a row have the timestamp of the row's newest commit.
         """
         row = self.row(key, columns)
         return [None if row is None else version_of(self.definition, row, column) for column in columns]
@@ -99,7 +99,7 @@ class TabletBase:
         return None if found is None else self.row_at(*found, columns)
 
     def find(self, key: bytes) -> tuple[int, list[Span]] | None:
-        """Return the position of the manifest's entry with the row, and the row's spans; None if none has it.
+        """Return the position of the manifest's entry with the row, and the row's spans; None without a row.
 
         Raises as `row`.
         """
@@ -123,10 +123,10 @@ class TabletBase:
     def rows(
         self, low: bytes, high: bytes | None, columns: Sequence[bytes] | None = None, *, reverse: bool = False
     ) -> Iterator[BaseRow]:
-        """The rows from key ``low`` to below ``high`` in order of key; with ``reverse``, in reverse order.
+        """Yield the rows from key ``low`` to below ``high`` in order of key, or in reverse with ``reverse``.
 
-        ``columns`` is as for `row`; a row without these cells is returned, too. Raises as `row`, also while
-        it is consumed.
+        ``columns`` is as for `row`; a row without these cells is yielded, too. Raises as `row`, also during
+        the iteration.
         """
         names = self._names(columns)
 
@@ -142,7 +142,7 @@ class TabletBase:
             yield _joined(list(some))
 
     def split(self, low: bytes, high: bytes | None, rows: int, *, reverse: bool = False) -> bytes | None:
-        """Return a key that divides the range, so that the part before it has about ``rows`` rows.
+        """Return a key that divides the range, so that the part before the key has about ``rows`` rows.
 
         With ``reverse``, the part from the key on has about ``rows`` rows. Large rows make this part smaller,
         because row groups are limited by bytes. Return None if the whole range has fewer rows. Raises as
@@ -162,9 +162,9 @@ class TabletBase:
         return None
 
     def compacted(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all row sets in the order of their keys, as batches for `row_set.write`.
+        """Yield the rows of all row sets in the order of their keys, as batches for `row_set.write`.
 
-        Dropped columns are left out. Raises as `row`, while it is consumed.
+        Dropped columns are left out. Raises as `row`, during the iteration.
         """
         pa = pyarrow()
         schema = schema_of(self.definition)
@@ -213,7 +213,7 @@ class TabletBase:
 
     @cached_property
     def _fields(self) -> dict[bytes, tuple[str, ColumnType]]:
-        """For each value column of a typed table, by its stored name: its name in the files, and its type."""
+        """The name in the files and the type of each value column of a typed table, by the stored name."""
         return {
             one.stored.encode(): (column_name(one), column_type(one.type))
             for one in self.definition.value_columns
@@ -262,7 +262,7 @@ def _joined(lines: Sequence[BaseRow]) -> BaseRow:
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of ``schema``; those that the batch does not have are null."""
+    """Return a batch with the columns of ``schema``. Columns that ``batch`` does not have are null."""
     pa = pyarrow()
     there = set(batch.schema.names)
     arrays = [
