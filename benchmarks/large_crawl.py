@@ -126,7 +126,7 @@ def _documents(pages: int, size: int) -> Iterator[tuple[bytes, bytes]]:
 
 @contextmanager
 def _maintained(here: Place, memory: int | None, stop: Event) -> Iterator[None]:
-    """Run a maintainer beside the block. Both runs have one, so that both collect garbage."""
+    """Run a maintainer during the block. Both runs have a maintainer, so that both collect garbage."""
     process = multiprocessing.get_context("spawn").Process(
         target=_maintain, args=(here.url, tuple(TABLES) if memory is not None else (), stop)
     )

@@ -183,7 +183,7 @@ class Trial:
                 values[MOVED] = row[MOVED] + sign * amount
                 self._rows[at] = {**row, **values}
                 changes.append((at, {KEY: at, **values}))
-            if chance.random() < 0.2:  # a row without a balance is removed, or comes back
+            if chance.random() < 0.2:  # a row whose moved number is 0 is removed; a removed row comes back
                 at = WRITERS * chance.randrange(most) + number
                 row = self._rows[at]
                 if row is None:
@@ -221,7 +221,7 @@ class Trial:
             with db.snapshot() as snapshot:
                 time.sleep(random.uniform(0, 2))
                 total = pc.sum(snapshot.to_arrow(self._model, columns=[MOVED])[MOVED]).as_py()
-        except SnapshotTooOld:  # a flush of everything was faster than the pin
+        except SnapshotTooOld:  # a flush of everything passed the snapshot before it was pinned
             return
         if total != 0:
             raise PercolatorError(f"the sum of a snapshot is {total}, not 0")

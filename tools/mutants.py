@@ -142,7 +142,7 @@ def read(patch: Path) -> Mutant:
 
 
 def mutants(names: Sequence[str] = ()) -> list[Mutant]:
-    """The mutants whose names begin with one of ``names``, by default all; sorted by name."""
+    """Return the mutants whose names begin with one of ``names``, by default all mutants, sorted by name."""
     found = [read(path) for path in sorted(FOLDER.glob("*.patch"))]
     return [one for one in found if not names or one.name.startswith(tuple(names))]
 
@@ -281,7 +281,7 @@ def legend(chosen: Sequence[Mutant]) -> Table:
 
 
 def main() -> int:
-    """Examine the mutants; 0 if all were caught."""
+    """Examine the mutants; return 0 if all were caught."""
     parser = argparse.ArgumentParser(description="Plant known bugs, and check that a test catches each bug.")
     parser.add_argument(
         "names", nargs="*", help="mutants such as a1, or a for all whose names begin with a; default: all"

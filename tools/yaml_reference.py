@@ -61,7 +61,7 @@ def table_of(model: type[Declaration], base: str | None = None) -> str:
 
 
 def _takes(schema: dict[str, Any]) -> str:
-    """The values that a key takes, in a few words."""
+    """Describe the values that a key takes, in a few words."""
     if "$ref" in schema or "allOf" in schema:
         return "a mapping"
     if "const" in schema:

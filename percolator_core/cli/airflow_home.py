@@ -1,4 +1,6 @@
-"""Airflow's home folder, settings and processes for one project on this machine. Does not import Airflow.
+"""Airflow's home folder, settings and processes for one project on this machine.
+
+This module does not import Airflow.
 
 The processes are those of ``airflow standalone``, started one by one. ``airflow standalone`` has three
 drawbacks. Its log servers listen on every address of the machine. It does not notice a dead process. It ends

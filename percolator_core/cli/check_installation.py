@@ -1,4 +1,4 @@
-"""Check the installation on this machine: Python, redis-server, Java, packages. Needs no store."""
+"""Check the installation on this machine: Python, redis-server, Java, packages. No store is needed."""
 
 from __future__ import annotations
 

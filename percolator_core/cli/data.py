@@ -357,7 +357,7 @@ def parse_columns(text: str | None) -> list[str] | None:
 
 
 def value_width(column: str, width: int) -> int:
-    """Return the width of a value beside the name of its column."""
+    """Return the width that is left for a value beside its column's name."""
     return max(20, width - len(column) - 4)
 
 

@@ -27,7 +27,7 @@ Where = Annotated[
 
 
 def parse_filter(definition: TableDefinition, texts: Sequence[str] | None) -> Predicate | None:
-    """Return the filter of a typed table; None without texts.
+    """Return the filter of a typed table, or None if there are no texts.
 
     Raises typer.BadParameter for an unreadable text.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _SUFFIX: Final = ".tmpl"
-"""The suffix of each template, so that test runners and linters ignore it."""
+"""Each template has this suffix, so that test runners and linters ignore the template."""
 
 
 def init(

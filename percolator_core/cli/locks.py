@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from percolator_core.admin.status import HeldLock
 
 _LONGEST_COLUMN: Final = 60
-"""Characters of a column's name in the list; JSON has the whole name."""
+"""The list shows at most this many characters of a column's name. JSON has the whole name."""
 
 
 def locks(

@@ -27,7 +27,7 @@ class _Stderr:
 
 
 def configure(output: Output, level: LogLevel = "info") -> None:
-    """Log as text, or with ``--json`` as one JSON object per line, from ``level`` on."""
+    """Log lines of ``level`` and above: as text, or with ``--json`` as one JSON object per line."""
     processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -56,5 +56,5 @@ def configure(output: Output, level: LogLevel = "info") -> None:
 
 
 def _printable_rows(_: Any, __: str, event: Any) -> Any:
-    """Show row keys as the commands print them; a structlog processor."""
+    """Show row keys as the commands print them. This function is a structlog processor."""
     return {name: show_bytes(value) if isinstance(value, bytes) else value for name, value in event.items()}

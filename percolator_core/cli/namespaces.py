@@ -90,7 +90,7 @@ def refuse_unknown(url: str, namespace: str) -> None:
 def namespaces(url: str) -> list[str]:
     """Return the namespaces that have tables, sorted.
 
-    Scans every key, which takes time in a large store.
+    This function scans every key, which takes time in a large store.
     """
     with existing_store(url) as address, store_clients(url, address, _TIMEOUT) as clients:
         try:

@@ -21,7 +21,7 @@ _ENDED: Final = frozenset({"Z", "X"})
 _LOOK: Final = 0.05
 _LAST_BYTES: Final = 4000
 _LONGEST: Final = 300
-"""Characters of a log line that are quoted in an error."""
+"""An error quotes at most this many characters of a log line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _LOOK: Final = 0.1
 """Seconds between two checks for a signal and for processes that ended."""
 _START_LIMIT: Final = 300.0
 _WORKER_LIMIT: Final = 60.0
-"""Seconds for a worker to finish its runs or give them back; it needs about 15."""
+"""Seconds for a worker to finish its runs or give them back; a worker needs about 15."""
 
 
 def up(

@@ -30,7 +30,7 @@ def wait(
     ] = False,
     store: StoreOptions,
 ) -> None:
-    """Wait until workers have observed all dirty cells. Runs no observer itself."""
+    """Wait until workers have observed all dirty cells. The command itself runs no observer."""
     output = outputs.current()
     output.carry_on = f"`percolator wait {path}` continues to wait"
     chain = load_chain(path, import_functions=False)

@@ -108,7 +108,7 @@ def drain(
             on this machine.
         chain: the chain, or its folder. Its functions are found in the current directory.
         spark: the context or session. By default the running one, or a new one that is stopped at the end.
-        budget: seconds, 0 or more, from the start of the job, after which tasks end; None means no limit.
+        budget: the tasks end this many seconds (0 or more) after the start of the job; None means no limit.
         tasks: the number of tasks, 1 or more; by default the number of tablets of the largest observed table.
         namespace: the namespace with a URL, by default the chain's name. A database has its own namespace.
         width: concurrent runs in each task, 1 or more.

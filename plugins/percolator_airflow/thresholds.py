@@ -82,7 +82,7 @@ def _of_observer(now: ObserverStatus, before: Runs | None, allowed: ObserverThre
 
 
 def failure_rate(now: ObserverStatus, before: Runs | None) -> float | None:
-    """Return the share of the runs since ``before`` that raised; None if unknown, or after few runs."""
+    """Return the share of the runs since ``before`` that raised; None if runs are unknown or too few."""
     if before is None:
         return None
     ran, failures = now.ran - before.ran, now.failures - before.failures

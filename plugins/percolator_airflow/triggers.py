@@ -37,7 +37,7 @@ _REMINDER: Final = 300.0
 """Seconds between two log lines about the same error."""
 
 RELOAD: Final = 10.0
-"""Seconds after which the chain's files are checked for changes: triggers live for months."""
+"""Seconds after which the chain's files are checked for changes again, because triggers live for months."""
 
 RECONNECT: Final = 60.0
 """Seconds after which the connection is read again: it may have changed while the old store still answers."""

@@ -10,7 +10,7 @@ from percolator_core.errors import PercolatorError
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress of a load; the counts contain only ended tasks."""
+    """The progress of a load. The counts are those of the tasks that have ended."""
 
     tasks: int
     tasks_done: int

@@ -24,7 +24,7 @@ class _Part:
     field: str
     nullable: bool
     empty: bytes | None
-    """The value of a field with the null text: an empty text in a text column without nulls, else None."""
+    """The value that the null text means: an empty text in a text column that is not nullable, else None."""
     convert: Callable[[Any], bytes | None]
 
 

@@ -160,7 +160,7 @@ class _Table:
         """Return the deltas, one row for each.
 
         For each column of the table, a delta has the value, and a flag that is True if the store has this
-        value. Two more flags are True if the row is removed, and if only the store has the row.
+        value. Two more flags: one is True if the row is removed, the other if only the store has the row.
         """
         pa = pyarrow()
         from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow

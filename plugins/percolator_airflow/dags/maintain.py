@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def maintain_dag(plan: Plan) -> DAG:
-    """Return the DAG that maintains a chain's tables; its tasks may run in any order, and again."""
+    """Return the DAG that maintains a chain's tables. Its tasks may run in any order, and may be repeated."""
     block, place = plan.settings.maintain, plan.place()
     conn_id, namespace, name = place["conn_id"], place["namespace"], plan.chain.name
     parts = block.parts

@@ -84,7 +84,7 @@ class Plan:
         )
 
     def _default_args(self, block: DagDeclaration) -> dict[str, Any]:
-        """Merge the arguments of package, chain, block and DAG file; the later value counts."""
+        """Merge the arguments of package, chain, block and DAG file; later values replace earlier ones."""
         declared = self.settings.default_args | block.default_args
         unknown = sorted(declared.keys() - _TASK_ARGUMENTS)
         if unknown:

@@ -133,8 +133,8 @@ class StoreOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the task; Airflow calls this method in its handler of SIGTERM, in the main thread.
 
-        A wait for Spark is interrupted as by Ctrl-C, which stops Spark. Spark's tasks notice the end of their
-        driver, and finish the runs that are under way.
+        If the task waits for Spark, the wait is interrupted as by Ctrl-C, and this stops Spark. Spark's tasks
+        notice the end of their driver, and finish the runs that are under way.
         """
         if not self._interruptible:
             return

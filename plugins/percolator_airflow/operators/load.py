@@ -35,7 +35,7 @@ class LoadOperator(StoreOperator):
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
         table: a table of the chain.
-        sources: a file, folder or pattern, or several, relative to the project.
+        sources: one or several files, folders or patterns, relative to the project.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; None means the format of the suffixes.
         key: the field with the row key (jsonl, csv and parquet, into raw tables).
         columns: the fields to load, or a mapping of fields to columns. None means all fields; for html and

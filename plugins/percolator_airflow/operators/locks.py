@@ -23,7 +23,8 @@ class ResolveLocksOperator(TabletsOperator):
 
     Args:
         chain, conn_id, namespace, tablets, skip_missing: see `TabletsOperator`.
-        older_than: the least age of a lock since it was written or refreshed, in seconds, 0 or more.
+        older_than: seconds, 0 or more. Locks that were written or refreshed less than this long ago are
+            skipped.
     """
 
     template_fields: Sequence[str] = (*TabletsOperator.template_fields, "older_than")

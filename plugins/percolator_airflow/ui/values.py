@@ -18,16 +18,16 @@ from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import column_type
 
 LONGEST: Final = 20_000
-"""Characters of a value on the page of its row, at most."""
+"""The page of a row shows at most this many characters of a value."""
 
 LINE: Final = 140
-"""Characters of a value in a list, at most."""
+"""A list shows at most this many characters of a value."""
 
 _LARGEST_JSON: Final = 200_000
-"""Bytes of a value that is parsed as JSON, at most."""
+"""A value of at most this many bytes is parsed as JSON."""
 
 _DUMPED: Final = 16
-"""Bytes in a line of a dump."""
+"""A line of a dump has this many bytes."""
 
 _KEPT: Final = frozenset("\n\t\u200d")
 _INDENTED: Final = json.JSONEncoder(ensure_ascii=False, indent=2)

@@ -23,7 +23,7 @@ class JsonLinesReader(SplitReader):
     dialect = "json"
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Yield byte ranges, or a compressed file as a whole."""
+        """Divide a file into byte ranges. A small or compressed file is one split."""
         if path.endswith(".gz") or size <= target:
             yield from super().cut(path, name, size, target)
             return

@@ -21,7 +21,7 @@ class ParquetReader(SplitReader):
     suffixes = (".parquet",)
 
     def cut(self, path: str, name: str, size: int, target: int) -> Iterator[Split]:
-        """Yield splits of whole row groups, or a file with an unreadable footer as a whole."""
+        """Yield splits of whole row groups. A file with an unreadable footer is one split."""
         try:
             with _open(path) as file:
                 sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 SECONDS: Final = 0.1
-"""Seconds for which a page reads rows, also rows that the filter excludes; the next page continues."""
+"""A page reads rows for this many seconds, also rows that the filter excludes. The next page continues."""
 
 CONDITIONS: Final = 20
 """A filter of a raw table has at most this many comparisons, because each row is checked with all of them."""
 
 CUT: Final = 4_096
-"""Bytes of a value that are fetched for the list; the list shows fewer."""
+"""This many bytes of a value are fetched for the list. The list shows fewer."""
 
 SIZES: Final = (20, 50, 200)
 """A user can choose one of these numbers of rows for a page."""
