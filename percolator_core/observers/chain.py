@@ -38,9 +38,9 @@ class Chain:
     ``graph`` is a ``networkx.DiGraph``; ``percolator_core.observers.graph`` describes its nodes and edges.
     ``observed`` has the names of the observers of each ``(table, column)``.
 
-    ``digest`` is a hash of the observers' names, columns and modes; workers with another digest refuse to
-    start. Code, retries and ``writes`` do not change the digest, so they can be rolled out one worker at a
-    time.
+    ``digest`` is a hash of the observers' names, columns and modes. While workers with one digest are alive,
+    workers with another digest refuse to start. Code, retries and ``writes`` do not change the digest, so
+    they can be rolled out one worker at a time.
 
     If ``trace`` is true, each run records the cells that it writes. ``schemas`` are the modules of the typed
     tables. ``models`` has the models by table name; it is empty if the project's code was not imported.
@@ -90,7 +90,7 @@ class Chain:
         )
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
-        """Create the chain's missing tables in ``db`` and activate its observers. May be repeated.
+        """Create the chain's missing tables in ``db`` and activate its observers. This may be repeated.
 
         A table gets the base that the chain declares; a base that the chain does not declare stays.
 

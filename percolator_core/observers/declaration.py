@@ -2,7 +2,8 @@
 
 A reference to a column is ``table.column``, split at the **first** dot: a column's name may have dots, a
 table's name may not. A duration is a number and one of the units ``ms s m h``, such as ``50ms``, ``1.5s`` or
-``2m``; the model has seconds. Unknown keys are refused. Values are not converted: ``"8"`` is not a number.
+``2m``; in the model it is a number of seconds. Unknown keys are refused. A value of a wrong type is refused,
+too: ``"8"`` is not a number.
 """
 
 from __future__ import annotations

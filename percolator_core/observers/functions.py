@@ -1,7 +1,7 @@
 """Import an observer's function by its name, ``module:function``.
 
-Modules are searched in the current directory first, as many Python command-line tools do. So a project has to
-run from its top folder.
+Modules are searched in the current directory first, as many Python command-line tools do. So the commands of
+a project have to run in its top folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def import_function(name: str) -> ObserverFunction:
 
 
 def not_imported(name: str) -> ObserverFunction:
-    """Return a placeholder for the function of a chain loaded without its code; it raises RuntimeError."""
+    """Return a function that raises RuntimeError, for an observer of a chain that was loaded without code."""
 
     def function(_transaction: Any, _cell: Any) -> object:
         raise RuntimeError(f"{name} was not imported: load the chain with import_functions=True to run it")

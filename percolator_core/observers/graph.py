@@ -4,7 +4,7 @@ Nodes are strings: ``"parse"`` for an observer, ``"documents.contents"`` for a c
 dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or ``"column"``. Each edge has a
 ``kind``, too:
 
-- ``"observe"``: from a column to the observer that it wakes; ``mode`` is that of the observer.
+- ``"observe"``: from a column to the observer that it wakes; ``mode`` is the mode of the observer.
 - ``"reads"``: from a column to an observer that reads it but is not woken by it; never part of a cycle.
 - ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, or to
   a node ``table.*`` if the table has no observed column. ``feedback=True`` marks an edge that closes a
@@ -92,7 +92,10 @@ def without_reads(graph: Graph) -> Graph:
 
 
 def without_loops(graph: Graph) -> Graph:
-    """Return the waking edges except edges that close a declared loop; acyclic for a valid chain."""
+    """Return the graph of `without_reads`, also without the edges that close a declared loop.
+
+    The result is acyclic for a valid chain.
+    """
     waking = without_reads(graph)
     waking.remove_edges_from([(s, t) for s, t, edge in graph.edges(data=True) if edge.get("feedback")])
     return waking
@@ -101,8 +104,8 @@ def without_loops(graph: Graph) -> Graph:
 def undeclared_cycles(graph: Graph) -> list[list[str]]:
     """Return the cycles that no ``feedback: true`` breaks, one from each strongly connected component.
 
-    Each cycle starts and ends with the same observer. The time is linear in the number of edges, not of
-    cycles.
+    Each cycle starts and ends with the same observer. The time is linear in the number of edges,
+    whatever the number of cycles is.
     """
     open_graph = without_loops(graph)
     cycles = []
@@ -115,7 +118,7 @@ def undeclared_cycles(graph: Graph) -> list[list[str]]:
 
 
 def generations(graph: Graph) -> list[list[str]]:
-    """Return the observers' names in generations: an observer follows the observers that wake it."""
+    """Return the observers' names in generations: each observer comes after the observers that wake it."""
     ordered = []
     for generation in nx.topological_generations(without_loops(graph)):
         names = sorted(node for node in generation if graph.nodes[node]["kind"] == "observer")
@@ -125,7 +128,7 @@ def generations(graph: Graph) -> list[list[str]]:
 
 
 def loop_columns(graph: Graph) -> dict[str, frozenset[str]]:
-    """Return for each observer the columns of its loop, as ``table.column``; none outside a loop."""
+    """Return for each observer the columns of its loop, as ``table.column``; an empty set means no loop."""
     found: dict[str, frozenset[str]] = {}
     for component in nx.strongly_connected_components(without_reads(graph)):
         observers = [node for node in component if graph.nodes[node]["kind"] == "observer"]
@@ -134,7 +137,7 @@ def loop_columns(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def leading_to(graph: Graph) -> dict[str, frozenset[str]]:
-    """Return for each observer those that wake it, directly or not, and are not in a loop with it."""
+    """Return, for each observer, the observers outside its loop that wake it, directly or through others."""
     # A node of this graph is a loop with all its observers and columns, or a single observer or column.
     loops: nx.DiGraph[Any] = nx.condensation(without_reads(graph))
     every: dict[int, frozenset[str]] = {}

@@ -121,8 +121,8 @@ class ObserverTransaction:
     def delete_row(self, table: str, row: Row) -> None:
         """Buffer the removal of a row.
 
-        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``. The
-        columns of this row do not matter: an error that depends on the data would be found too late.
+        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``. It does
+        not matter which columns this row has: an error that depends on the data would be found too late.
         """
         self._guard.check_row(table)
         self._transaction.delete_row(table, row)
@@ -136,7 +136,7 @@ class ObserverTransaction:
         self._transaction.insert(row, **values)
 
     def upsert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Insert a row, or update the given fields of the row with its key, as `Transaction.upsert`.
+        """Insert a row, or update the given fields of the row with the same key, as `Transaction.upsert`.
 
         Raises ConfigurationError unless ``writes`` declares the observed columns among these fields and among
         the fields that have a default.
@@ -188,7 +188,7 @@ class ObserverTransaction:
 
 
 def _ordered(chain: Chain, observers: Iterable[str]) -> bytes:
-    """Return those of the observers whose order is ``most_notified``, as the value of a notification."""
+    """Return the observers whose order is ``most_notified``, in the form of a notification's value."""
     return ",".join(name for name in observers if chain.observers[name].order == "most_notified").encode()
 
 

@@ -1,7 +1,7 @@
 """Read a chain's folder and check its declarations against each other.
 
-All checks run before an error is raised, so that one run shows all problems. Problems that follow from an
-earlier one are left out: without tables, no column is reported as unknown.
+All checks run before an error is raised, so that one run shows all problems. A problem that follows from an
+earlier problem is left out: if the tables are not known, no column is reported as unknown.
 
 Typed tables are known only after the modules of their models are imported. If no code of the project may run,
 only references to raw tables are checked.
@@ -269,7 +269,7 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
 
 
 def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
-    """Return a definition for each table of ``chain.yaml``; some may be typed tables with a base."""
+    """Return a raw definition for each table of ``chain.yaml``; a table with only a base may be typed."""
     return {
         name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
         for name, table in chain.tables.items()

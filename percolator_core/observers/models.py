@@ -19,7 +19,7 @@ Models = dict[str, type[Table]]
 
 
 def import_models(name: str) -> Models:
-    """Return the models in a module, also those that it imports.
+    """Return the models in a module, also the models that the module imports.
 
     Raises:
         ValueError: the module cannot be imported or has no table, two of its models have the same table, or a

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.functions import ObserverFunction
 
 _SETTLE: Final = {"strong": 0.0, "weak": 1.0}
-"""The defaults of ``settle``. A weak observer waits, because one run may cover many notifications anyway."""
+"""The defaults of ``settle``. A weak observer waits, because one run of it may cover many notifications."""
 
 Column = tuple[str, str]
 """A table's name and a column's name."""
@@ -38,9 +38,9 @@ class Observer:
 
     ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. A mark
     waits while observers upstream of this one are running, but at most for ``settle`` seconds. ``order`` is
-    that of its cells: the oldest first, or those that its loop notified most often. ``revision`` is the
-    revision of its code, 1 or more; acknowledgements record it. ``file`` is the file with the declaration,
-    and ``function_name`` is the ``module:function`` in it.
+    the order in which its cells run: the oldest first, or first those that its loop notified most often.
+    ``revision`` is the revision of its code, 1 or more; acknowledgements record this number. ``file`` is the
+    file with the declaration, and ``function_name`` is the ``module:function`` in this file.
     """
 
     name: str

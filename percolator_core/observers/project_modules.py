@@ -4,9 +4,9 @@ A process of the command line runs the code of one project only and does not nee
 runs several projects, one after another, may find modules of the same name in them: nearly every project has
 a package ``observers``. So the modules of one project are removed before the next project is imported.
 
-When Python reads the ``__path__`` of a package without ``__init__.py``, it reads the path of the parent
-package and searches again after a change. So all modules are inspected before the first one is removed, and
-before `sys.path` is restored.
+When Python reads the ``__path__`` of a package without ``__init__.py``, it also reads the path of the parent
+package. If that path has changed, Python searches for the package again. So all modules are inspected before
+the first one is removed, and before `sys.path` is restored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Names of folders for installed packages, which do not belong to a project either."""
 
 _lock = threading.RLock()
-"""Held within `in_project`: the whole process has one current directory and one `sys.path`."""
+"""`in_project` holds this lock, because a process has only one current directory and one `sys.path`."""
 
 _entered: Final[list[str]] = []
 """The entered projects, from the outermost to the innermost."""
@@ -90,7 +90,8 @@ def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = 
     from these folders are returned.
 
     Args:
-        folders: as they are or were in `sys.path`. Folders of installed packages are ignored.
+        folders: the folders, spelled as they are or were in `sys.path`. Folders of installed packages are
+            ignored.
         but: the loaded modules to leave out, by name.
     """
     # sys.path may contain objects of any type, which Python ignores.

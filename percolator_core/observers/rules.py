@@ -1,4 +1,4 @@
-"""The rules of all declarations: unknown keys are refused, nothing is converted, durations are text."""
+"""The rules of all declarations: unknown keys and values of a wrong type are refused, durations are text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h|d)$"
 
 
 class Declaration(BaseModel):
-    """The base of all declarations: immutable, without unknown keys."""
+    """The base class of all declarations: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -17,7 +17,7 @@ from percolator_core.observers.yaml_file import describe, did_you_mean, listed, 
 
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 NEVER: Final = "none"
-"""Run only when triggered manually; the same as null in YAML."""
+"""The DAG runs only when it is triggered manually; null in YAML means the same."""
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -32,7 +32,7 @@ _PART: Final = re.compile(r"(\*|\?|L|[0-9a-z]+(?:-[0-9a-z]+)?(?:#[1-5])?L?)(?:/(
 
 
 def parse_schedule(value: object) -> str | timedelta | None:
-    """Return a cron expression or preset unchanged, a duration as timedelta, ``none`` as None.
+    """Return a cron expression or a preset as text, a duration as a timedelta, and None for ``none``.
 
     Raises ValueError for other values.
     """

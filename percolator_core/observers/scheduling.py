@@ -1,7 +1,7 @@
 """The ``airflow:`` block of ``chain.yaml``: how Airflow loads, runs, monitors and maintains the chain.
 
-The library reads and checks it, so that ``percolator check`` and editors know it. The package
-``percolator_airflow`` makes DAGs from it. The block does not change the behaviour of the observers.
+The library reads and checks the block, so that ``percolator check`` and editors know it. The package
+``percolator_airflow`` makes DAGs from the block. The block does not change the behaviour of the observers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _positive_share(value: object) -> float:
 
 
 def _memory(value: object) -> float | int | None:
-    """Parse a size into bytes (int), or a share of the store's memory limit into 0 to 1 (float)."""
+    """Return the bytes of a size (int), or a share of the store's memory limit from 0 to 1 (float)."""
     if value is None:
         return None
     found = re.fullmatch(r"([0-9.]+)([%A-Za-z]+)", value) if isinstance(value, str) else None
@@ -77,7 +77,7 @@ def _memory(value: object) -> float | int | None:
 
 
 def _texts(value: object) -> list[Any]:
-    """Accept a single text as a list of one; in Python, also a path."""
+    """Accept a single text as a list of one. A caller in Python may also give a path."""
     if isinstance(value, (str, os.PathLike)):
         return [os.fspath(value)]
     if not isinstance(value, (list, tuple)):
@@ -92,7 +92,7 @@ def _some_paths(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _columns(value: object) -> object:
-    """Accept a list of fields, each loaded under its own name."""
+    """Accept a list of fields; each field is loaded into the column of the same name."""
     if isinstance(value, (list, tuple)):
         return {name: name for name in value}
     if value is not None and not isinstance(value, dict):
@@ -228,7 +228,7 @@ class DagDeclaration(Declaration):
 
 
 class LoadDeclaration(DagDeclaration):
-    """``<chain>_load``: bulk loads with Spark."""
+    """``<chain>_load``: load files in bulk with Spark."""
 
     schedule: Schedule = Field(None, description="When it runs. Default: only when it is triggered.")
     sources: tuple[SourceDeclaration, ...] = Field((), description="The sources to load, one task per entry.")
@@ -243,7 +243,7 @@ class LoadDeclaration(DagDeclaration):
 
 
 class ObserveDeclaration(DagDeclaration):
-    """``<chain>_observe``: the observers, in the order of the graph, until the chain is idle."""
+    """``<chain>_observe``: run the observers, in the order of the graph, until the chain is idle."""
 
     engine: Literal["spark", "local"] = Field(
         "spark", description="local: the observers run in the process of the Airflow task, without Spark."
@@ -381,7 +381,7 @@ def unknown_names(
     Args:
         declared: the block.
         tables: the names of the chain's tables; None if not all are known.
-        observers: the names of its observers; None if not all are known.
+        observers: the names of the chain's observers; None if not all are known.
     """
     for position, source in enumerate(declared.load.sources):
         if tables is not None and source.table not in tables:

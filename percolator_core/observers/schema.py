@@ -4,7 +4,7 @@ With the schema in the first line of a file, an editor completes keys and marks 
 
     # yaml-language-server: $schema=../../schemas/observer.schema.json
 
-``python -m percolator_core.observers.schema schemas`` writes them again.
+``python -m percolator_core.observers.schema schemas`` writes the schemas again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _tidy(node: Any) -> Any:
-    """Remove the titles that pydantic makes from names; editors show them in place of the descriptions."""
+    """Remove the titles that pydantic makes from names: editors would show them instead of descriptions."""
     if isinstance(node, dict):
         return {key: _tidy(value) for key, value in node.items() if key != "title"}
     return [_tidy(item) for item in node] if isinstance(node, list) else node

@@ -130,7 +130,7 @@ def _read_text(path: Path, label: str, problems: Problems) -> str | None:
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known word; "" if none is close."""
-    # A long word is not compared: names of 64 KiB would take minutes.
+    # A long word is not compared: a comparison of names of 64 KiB would take minutes.
     if not isinstance(word, str) or len(word) > MOST_NAMED:
         return ""
     spelt = {name.lower(): name for name in sorted(known)}

@@ -51,7 +51,7 @@ class HashRule:
 
 @dataclass(frozen=True, slots=True)
 class RangeRule:
-    """Rows are divided at the ``splits`` of a key column. They are encoded values in ascending order.
+    """Rows are divided at the ``splits`` of a key column. The splits are encoded values in ascending order.
 
     A split is the first value of a range. ``numbers`` has a number for each range, in the order of the
     ranges. The number determines the tablets of the range, so a new range moves no other range.
@@ -76,9 +76,9 @@ class BaseRule:
     """The columnar base of a table.
 
     ``location`` is the URL of a folder or bucket. The table's files are in its folder ``folder``, which no
-    other table uses. A flush moves the rows that were not changed for ``cold_after`` microseconds; if it is
-    None, the age of a row does not matter. If the table has more than ``memory`` bytes in the store, a flush
-    also moves the rows that were changed longest ago; None means no limit.
+    other table uses. A flush moves the rows that were not changed for ``cold_after`` microseconds. If
+    ``cold_after`` is None, the age of a row does not matter. If the table has more than ``memory`` bytes in
+    the store, a flush also moves the rows that were changed longest ago; None means no limit.
     """
 
     location: str

@@ -84,7 +84,7 @@ class Partition:
     def row_on_each_side(
         self, value: bytes, rows: Callable[[bytes, bytes | None], Iterator[bytes]]
     ) -> tuple[bytes | None, bytes | None]:
-        """Return a row below a value of the range column, and a row at or above this value, or None for each.
+        """Return a row below a value of the range column, and a row at or above it; None means no such row.
 
         ``rows`` yields the rows from an inclusive lower to an exclusive upper bound; None means no bound.
         """

@@ -1,4 +1,4 @@
-"""Compute the positions of the boxes and lines of a chain's drawing, by a short form of Sugiyama's method.
+"""Compute the positions of the boxes and lines of a chain's drawing, with a short form of Sugiyama's method.
 
 Layers of columns and of observers alternate from left to right, so that an observer is right of the columns
 that wake it. A line that passes a layer gets a slot there, so that it never runs behind a box. The order
@@ -50,7 +50,7 @@ class BoxSize:
 
 
 DEFAULT_SIZE: Final = BoxSize()
-"""Fits the name and a line below it."""
+"""The name and a line below it fit into a box of this size."""
 
 
 @dataclass(slots=True)
@@ -281,7 +281,10 @@ def _forward_path(route: Sequence[Box]) -> tuple[Step, ...]:
 def _lane_path(
     source: Box, target: Box, rows: Sequence[Sequence[Box]], lane: int, lane_y: float
 ) -> tuple[Step, ...]:
-    """Return a path to the right, down between two layers, back below all boxes, up, and in from the left."""
+    """Return a path that leaves the source to the right and enters the target from the left.
+
+    Between them, it runs down between two layers, back below all boxes, and up.
+    """
     distance = 14.0 + 5.0 * (lane % 8)
     down = max(box.x + box.width for box in rows[source.layer]) + distance
     up = min(box.x for box in rows[target.layer]) - distance - _ROUND

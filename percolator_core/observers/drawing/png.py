@@ -1,4 +1,4 @@
-"""A chain's drawing as png, by matplotlib, which the ``plot`` extra installs."""
+"""A chain's drawing as png. It needs matplotlib, which the ``plot`` extra installs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def png(graph: Graph) -> bytes:
         _draw_line(axes, (("M", ((x, y),)), ("L", ((x + 26, y),))), style)
         _write(axes, (x + 36, y), text, LIGHT["faint"], 11)
     buffer = io.BytesIO()
-    # matplotlib refuses an image with too many pixels, as for thousands of observers.
+    # matplotlib refuses an image with too many pixels, such as the image of thousands of observers.
     resolution = min(200.0, 100.0 * _MOST_PIXELS / max(width, height))
     figure.savefig(buffer, format="png", dpi=resolution, facecolor=LIGHT["ground"])
     return buffer.getvalue()

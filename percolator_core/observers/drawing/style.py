@@ -62,7 +62,11 @@ def node_style(attributes: Mapping[str, Any]) -> str:
 
 
 def edge_style(attributes: Mapping[str, Any]) -> str:
-    """Return ``strong`` or ``weak`` for a waking edge, or ``feedback``, ``reads`` or ``writes``."""
+    """Return the style of an edge.
+
+    It is ``strong`` or ``weak`` for an edge that wakes an observer, otherwise ``feedback``, ``reads`` or
+    ``writes``.
+    """
     if attributes["kind"] == "observe":
         return str(attributes["mode"])
     return "feedback" if attributes.get("feedback") else str(attributes["kind"])
