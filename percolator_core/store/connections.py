@@ -1,4 +1,4 @@
-"""The connections of a store: one to each server for each conversation, opened when needed.
+"""The connections of a store: each conversation has one to each server, which is opened when needed.
 
 A conversation is all exchanges of a hub, or one blocking call. `Pool` keeps the idle connections of each
 thread.
@@ -75,7 +75,7 @@ class Connections:
             self.receive()
 
     def send(self, batch: Sequence[Exchange]) -> Sequence[Exchange]:
-        """Send a whole batch, and return (): no exchange is left. `receive` reads the replies."""
+        """Send a whole batch. Return (), because no exchange is left to send. `receive` reads the replies."""
         if self._generation != self._topology.generation:
             self._follow()
         if self._only is not None:
@@ -117,7 +117,7 @@ class Connections:
         return groups
 
     def send_unawaited(self, exchange: Exchange) -> None:
-        """Send now; the replies are read before those of the next exchange. This exchange may get lost."""
+        """Send an exchange that may get lost. Its replies are read before those of the next exchange."""
         if self._generation != self._topology.generation:
             self._follow()
         try:
@@ -219,7 +219,7 @@ class Connections:
 
 
 class Pool:
-    """All connections of one store. A conversation takes idle ones of its thread, and gives them back.
+    """All connections of one store. A conversation takes its thread's idle connections and gives them back.
 
     A signal handler or finalizer may call any method between any two steps of another call.
     """

@@ -26,7 +26,7 @@ from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
 
 CONNECT_PATIENCE: Final = 3.0
-"""The first attempts to reach a server end after this many seconds: a wrong address is reported soon."""
+"""The first attempts to reach a server end after this many seconds, to report a wrong address soon."""
 
 _ASK_TIMEOUT: Final = 1.0
 """Seconds to wait for a server that is asked for the topology: after that, another server can be asked."""
@@ -93,7 +93,7 @@ class Connector:
             connection.disconnect()  # after Ctrl-C redis-py would leave the connection open
             raise
         self._reached = True
-        # Only the greeting has a short time limit: a hub runs no task while it opens a connection.
+        # Only the greeting has a short time limit, because a hub runs no task while it opens a connection.
         connection.socket_timeout = self.timeout
         connection.update_current_socket_timeout(self.timeout)
         return Stream(connection)
@@ -127,9 +127,9 @@ class Connector:
         A server that was restarted or promoted may have lost the newest timestamps. No connection outlives
         its server, so it is enough to check a connection when it is opened, or after it was idle. The run id
         alone does not identify the server: a master that was a replica for a moment may have missed the
-        timestamps that were given out in that time. But with each promotion a server begins a new replication
-        history. An embedded server has no replicas; its folder has a history instead, and a new one begins
-        only after a stop that may have lost writes.
+        timestamps that were given out in that time. So the replication history is part of the identity: with
+        each promotion, a server begins a new one. An embedded server has no replicas. Its folder has a
+        history instead, and a new history begins only after a stop that may have lost writes.
 
         The identity comes from the server, so it is the same for each URL of the server.
         """
@@ -210,7 +210,7 @@ class Connector:
             "retry": Retry(NoBackoff(), 0),
             "username": address.username,
             "password": address.password,
-            # As text, for the reason that `pack` gives; 0 needs no command at all.
+            # The number is text, for the reason that `pack` gives. For 0, redis-py sends no command.
             "db": str(address.database) if address.database else 0,
             **self._options,
         }

@@ -28,12 +28,13 @@ class Durability:
     ``replicas`` is the number of replicas of each server that must have the write (0 to 100). With ``fsync``
     it must be on the server's own disk, too. ``timeout`` is how many seconds a commit waits for both (0.001
     to 3600).
-    With the default, a write is in the server's memory when it is reported, and on its way to disk and
-    replicas.
+    With the default, a commit is reported once its writes are in the server's memory. They are then on their
+    way to disk and replicas.
 
     If a commit cannot be shown to be as safe as this, it raises `CommitUndetermined`, or `StoreUnavailable`
-    if nothing was committed yet. Redis acknowledges a write that a replica has in memory, and a failover may
-    still promote another replica: docs/explanation/reliability.md says how much was lost in measurements.
+    if nothing was committed yet. Even an acknowledged write may get lost: a replica may acknowledge a write
+    that it has only in memory, and a failover may promote another replica. docs/explanation/reliability.md
+    says how much was lost in measurements.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -84,7 +85,7 @@ class Durability:
         No message repeats the text: in a URL it may be the end of a password that was not encoded.
 
         Raises:
-            ConfigurationError: the text has another part, or one of them twice.
+            ConfigurationError: the text has an unknown part, or the same part twice.
         """
         replicas, fsync, timeout = 0, False, 1.0
         seen: set[str] = set()
@@ -118,7 +119,7 @@ class Durability:
             )
 
     def requests(self, trace: Command, *, counts_disk: bool) -> list[Command]:
-        """Return the commands that wait; the reply to the last one counts.
+        """Return the commands that wait for the disk and the replicas; the reply to the last one counts.
 
         ``counts_disk`` is True if the server has WAITAOF. Such a server waits only for the newest write of
         the same connection. But a command that is repeated over a new connection may find its work done and

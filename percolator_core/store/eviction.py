@@ -68,7 +68,7 @@ class EvictionCheck:
         self.due = 0.0
 
     def run(self, connection: AbstractConnection) -> None:
-        """Check over a connection without replies in flight. After an exception, the caller has to close it.
+        """Check over a connection without replies in flight. After an exception, close the connection.
 
         Raises:
             EvictingStore: the server evicts keys, or has done so.
@@ -111,7 +111,7 @@ class PendingCheck(Trailer):
                 connection are repeated on a new one, which is checked before they are sent.
         """
         if any(isinstance(reply, RedisError) for reply in replies):
-            self._check.due = 0.0  # for example because it is busy: check again
+            self._check.due = 0.0  # for example because the server is busy: check again
             return
         try:
             self._check.judge(replies)

@@ -3,8 +3,8 @@
 A `Task` is a greenlet that runs a function. When the function needs the store, the task parks its exchange
 at the hub and another task runs. The hub sends the parked exchanges as one batch when the batch is large
 enough, when half of all tasks wait, or when nothing else is under way. It resumes each task with its replies.
-The paper got the same effect from thousands of threads and a small delay (section 2.5); in Python, greenlets
-are cheap enough.
+The paper got the same effect from thousands of threads and a small delay (section 2.5). In Python, greenlets
+are cheap enough for this.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Hub:
         self.loop = self._loop_again = greenlet.getcurrent()
         """The thread's own greenlet, which runs the loop. Two references keep it when the thread ends.
 
-        With only one, the library `greenlet` looks for the holder, and frees this greenlet if it finds none.
-        It finds none while the collector frees the hub; a finalizer that uses the hub would then crash.
+        With only one, `greenlet` looks for the holder of the reference, and frees this greenlet if it finds
+        none. It finds none while the collector frees the hub: then a finalizer that uses the hub would crash.
         """
         self.thread = threading.get_ident()
         self.process = process.pid
@@ -121,7 +121,7 @@ class Hub:
     def wait_for(self, future: Future[Any]) -> None:
         """Return when the future is done: park the current task, or run the hub outside a task.
 
-        A task that waits for another one gives up its place, because the other one may need it.
+        A task that waits for another task gives up its place, because the other task may need a place.
         """
         if future.done():
             return
@@ -228,7 +228,7 @@ class Hub:
         return bool(self._ready or self._queue.parked or self._calls or self.connections.in_flight)
 
     def finish_only(self, future: Future[Any]) -> None:
-        """End all tasks but the one that runs the future's function, and run that one to its end."""
+        """End all tasks except the one that runs the future's function, and run that one to its end."""
         self._queue.drop_unsent(self._tasks.end_active(self._tasks.needed_for(future)))
         self.run(future.done)
 
@@ -252,7 +252,7 @@ class Hub:
     def after_fork(self) -> None:
         """Let no task go on in a forked child, because tasks and connections are the parent's.
 
-        A task that forked runs to its end outside the hub. After that, each wait for the hub raises an error.
+        In the child, the task that forked runs to its end outside the hub. Then each wait for the hub raises.
         """
         self.interruption = of_another_process("executor")
         for task in self._tasks.active:
@@ -320,7 +320,7 @@ class Hub:
         """Send the parked exchanges, or take in one answer and resume its task; return False if neither.
 
         A batch goes out when it is worth sending or nothing else is under way, so that the server works on
-        one batch while the tasks of the previous one run.
+        one batch while the tasks of the previous batch run.
         """
         wake_at = self._asleep[0][0] if self._asleep else None
         if self._queue.parked and (self._queue.is_worth_sending() or not self.connections.in_flight):
@@ -390,8 +390,8 @@ def is_being_ended() -> bool:
 def current_hub() -> Hub | None:
     """Return the hub whose task the running code is, or None.
 
-    Also None in a forked child, for a signal handler while the task is on its way to be parked, and for a
-    finalizer of the collector: none of them may park the task.
+    Return None, too, in a forked child, in a signal handler while the task is about to be parked, and in a
+    finalizer that the garbage collector calls: the task must not be parked there.
     """
     task: Any = greenlet.getcurrent()
     hub: Hub | None = getattr(task, "hub", None)

@@ -1,8 +1,8 @@
 """Faults of servers by which a client can run code on the server's machine, and the releases that fix them.
 
-A list as of `AS_OF`, from the release notes of Redis and Valkey and the CVE records. A server reports only
-its version: a distribution or a provider may have fixed a fault under the same version number, as Debian does
-with Redis 7.0.15.
+The list is as of `AS_OF`. Its sources are the release notes of Redis and Valkey and the CVE records. A server
+reports only its version: a distribution or a provider may have fixed a fault under the same version number,
+as Debian does with Redis 7.0.15.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FAULTS: Final[Sequence[KnownFault]] = (
         },
     ),
 )
-"""The oldest first. A release with the fix of the newest fault has the fixes of all older ones."""
+"""The oldest fault is first. A release with the fix of the newest fault has the fixes of all older ones."""
 
 
 _WARNED: Final[set[str]] = set()
@@ -75,10 +75,10 @@ class Exposure:
 
 
 def exposure(info: Mapping[str, object]) -> Exposure | None:
-    """Return the known faults of a server by its reply to ``INFO``; None if `FAULTS` has none for it.
+    """Return the known faults of the server that has sent this reply to ``INFO``; None if `FAULTS` has none.
 
-    A minor version that is newer than all in the list counts as fixed, and one that is older and not in the
-    list as never fixed.
+    A minor version that is newer than all in the list counts as fixed. An older one that is not in the list
+    counts as never fixed.
     """
     product = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")

@@ -35,7 +35,7 @@ IDLE: Final = 1.0
 
 A connection that was idle is greeted again: its server may have been a replica for a time, and have missed
 timestamps that another server gave out. A server that was cut off or stopped does not know that it has been
-replaced. So a reply after a silence counts only if sentinels or other servers confirm that it was not.
+replaced. So a reply after a silence counts only if sentinels or other servers confirm that server.
 """
 
 _CHUNK: Final = 1 << 16
@@ -262,7 +262,7 @@ class Pipeline:
             self._stream.socket.close()
 
     def break_off(self, reason: str) -> None:
-        """Close the connection to a server that was replaced; send exchanges in flight again elsewhere."""
+        """Close the connection to a replaced server; exchanges in flight are sent again elsewhere."""
         self._lose(RedisConnectionError(reason))
 
     def _open(self) -> Stream:
@@ -376,7 +376,7 @@ class Pipeline:
     def _lose(self, lost: Exception, unsent: Sequence[Exchange] = (), *, sent: bool = False) -> None:
         """Close a lost connection and break off all exchanges in flight, so that they are sent again.
 
-        ``unsent`` is the current batch, also broken off; ``sent`` is True if a part of it may have been sent.
+        ``unsent`` is the current batch, broken off too; ``sent`` is True if a part of it may have been sent.
         """
         entries, self._in_flight = self._in_flight, deque()
         self.close()

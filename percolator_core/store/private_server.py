@@ -47,7 +47,7 @@ class PrivateServer:
     """
 
     def __init__(self, *, listens: bool = False, **settings: str) -> None:
-        # In the folder for temporary files, since the path of a Unix socket must be short.
+        # The folder is among the temporary files, because the path of a Unix socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="percolator-server-"))
         self.port = 0
         """The port on which the server has listened since its start; 0 for none."""

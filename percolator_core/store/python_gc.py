@@ -22,7 +22,7 @@ OBJECTS_A_TASK: Final = 100
 
 
 collecting: Final[set[object]] = set()
-"""Not empty while the collector runs; it has the number of the thread that the collector runs in."""
+"""Not empty while the collector runs: the set then has the number of the thread in which it runs."""
 
 
 class _Callback:
@@ -54,7 +54,10 @@ _before = 0
 
 
 def allow_for_tasks(tasks: int) -> None:
-    """Allow for ``tasks`` more tasks, or fewer if negative. A disabled collector stays disabled."""
+    """Raise the threshold for ``tasks`` more tasks; a negative number lowers it.
+
+    A disabled collector stays disabled.
+    """
     global _tasks, _before  # noqa: PLW0603 - the collector is one for the process
     with _lock:
         first, *others = gc.get_threshold()

@@ -50,7 +50,7 @@ def _redacted_user(scheme: str, rest: str) -> tuple[str, str]:
     if SECRET.search(unquote(user)) or any(
         value is not None and name not in OPTIONS for _, name, value in options
     ):
-        return "***@***", ""  # an option has the password, and this is the rest of it
+        return "***@***", ""  # the password begins in an option: what follows the @ is its rest
     name, colon, _ = user.partition(":")
     return ("***@" if not colon else f"{name}:***@" if re.fullmatch("[^?&#@]*", name) else "***:***@"), after
 

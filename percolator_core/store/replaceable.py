@@ -14,7 +14,7 @@ _PAUSE: Final = 0.1
 """Seconds between two requests for the current servers."""
 
 _NOBODY_THERE: Final = 5.0
-"""Seconds until a confirmation is requested again after a request that no server answered."""
+"""If no server answers a request for a confirmation, the next one is made after this many seconds."""
 
 
 class ReplaceableServers(Topology, ABC):
@@ -41,9 +41,9 @@ class ReplaceableServers(Topology, ABC):
         """Return True if the server is a master with data, according to the newest answer."""
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:
-        """Return True if the server is a master with data, according to an answer after ``since``.
+        """Return True if the server is a master with data, by an answer that was requested after ``since``.
 
-        If no server answers now, the last answer counts, although it came before ``since``.
+        If no server answers now, the last answer counts, although it was requested before ``since``.
         """
         with self._lock:
             if self._answered_at < since and time.monotonic() > self._unheard_until:
@@ -64,7 +64,8 @@ class ReplaceableServers(Topology, ABC):
     def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
         """Ask for the current servers; return the error if no server answers.
 
-        Even then exchanges are sent again, until their time is over and `StoreUnavailable` is raised.
+        Even if none answers, exchanges are sent again until their time is over. Then they raise
+        `StoreUnavailable`.
         """
         began = time.monotonic()
         refused = self._ask_around(doubtful)

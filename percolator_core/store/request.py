@@ -6,7 +6,7 @@ timestamp in front of it), so all later commands are repeated too.
 
 =============  ==================================================================================
 `begin`        an attempt is sent over a connection
-`refuse`       a reply is an error; those before it are in ``replies``, those after it are of no use
+`refuse`       a reply is an error. ``replies`` has the replies before it; those after it are of no use
 `conclude`     all replies of this attempt are in. If one means "not executed", the attempt broke off
 `break_off`    the connection was lost: commands without a reply may have been executed
 `fail`         another attempt would fail as well
@@ -38,23 +38,25 @@ NONE: Final = 0
 BEFORE: Final = 1
 AFTER: Final = 2
 SPARE: Final = 3
-"""As `AFTER`, but optional: nothing is repeated, or waited for, to get the timestamp."""
+"""Like `AFTER`, but optional: the commands are not sent again only because the timestamp is missing."""
 
 _REDIRECTIONS: Final = 3
-"""Redirections that are followed without a pause; servers that disagree could redirect without end."""
+"""Limit of redirections without a pause in between. Servers that disagree could redirect without end."""
 
 
 class Exchange:
     """Commands sent together by one caller to one slot, and their replies so far.
 
-    ``stamp`` requests a timestamp too: `BEFORE` the commands (the snapshot of their reads) or `AFTER` them
-    (the commit timestamp of their prewrites), or `SPARE`. The exchanges of one batch share one request to the
-    oracle. With ``durable``, replicas and the disk acknowledge the writes of the commands.
+    ``stamp`` says if a timestamp is requested too. `BEFORE`: it is given out before the commands run, and is
+    the snapshot of their reads. `AFTER`: it is given out after they have run, and is the commit timestamp of
+    their prewrites. `SPARE` is an optional `AFTER`. In one batch, all exchanges with `BEFORE` share one
+    request to the oracle, and the others share another one. With ``durable``, replicas and the disk
+    acknowledge the writes of the commands.
     """
 
     # Attributes that few exchanges set have their default here, which costs the others nothing.
     key = b""
-    """A key of the tablet to which a durable exchange writes: its server is asked for acknowledgements."""
+    """A key to which a durable exchange writes. The server of this key is asked for acknowledgements."""
     timestamp = 0
     epoch: bytes | None = None
     """The catalog's epoch at the timestamp; None before the first change of the catalog."""
@@ -220,7 +222,10 @@ class Exchange:
         return not self.missing_script
 
     def expired(self, patience: float, since: float = 0.0) -> bool:
-        """Return True if the trouble has lasted ``patience`` seconds, since its start or since ``since``."""
+        """Return True if the trouble has lasted for ``patience`` seconds.
+
+        ``since`` is the time when it began, or 0 for `troubled_since`.
+        """
         return time.monotonic() - (since or self.troubled_since) >= patience
 
     def give_up(self, patience: float) -> None:

@@ -4,7 +4,7 @@
 refused for good. `RetryPolicy` decides from this for all callers. A blocking call repairs and sends again by
 itself. Under a hub `Retries` does so outside the callers' tasks: it loads scripts once for all requests that
 missed one, and waits in a task of its own if the trouble takes time to pass. `Retries` never resumes the
-caller's task: the reply to the next attempt does, or the final failure.
+caller's task: it is resumed by the reply to the next attempt, or by the final failure.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RetryPolicy:
             try:
                 self.repair(one)
             except PercolatorError as error:
-                one.fail(error)  # not raised: the exchange has `executed_maybe`
+                one.fail(error)  # `Exchange.result` raises it, with `executed_maybe`
         return [one for one in exchanges if one.failure is None]
 
 
@@ -129,7 +129,7 @@ class Retries:
         by_pipeline: dict[int, list[Exchange]] = {}
         for exchange in exchanges:
             by_pipeline.setdefault(id(exchange.pipeline), []).append(exchange)
-        # Ctrl-C may end a repair: park all exchanges before the first one, so that none is lost.
+        # Ctrl-C may end a repair: park all exchanges before the first repair, so that none is lost.
         self._queue.parked += exchanges
         for those in by_pipeline.values():
             self._repair_parked(those)

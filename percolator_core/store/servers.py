@@ -18,13 +18,13 @@ from percolator_core.store.url import parse
 
 @contextmanager
 def clients_of(url: str, timeout: float) -> Iterator[dict[Endpoint, redis.Redis]]:
-    """Open a client of redis-py for each server that holds data, for a ``with`` block. Not for ``embedded:``.
+    """Open a client of redis-py for each server that holds data, for a ``with`` block.
 
-    ``timeout`` is how many seconds one reply may take.
+    ``timeout`` is how many seconds one reply may take. The URL must not begin with ``embedded:``.
 
     Raises:
         ConfigurationError: the URL cannot be used; the message says what to change.
-        StoreUnavailable: no server that can name the others answers.
+        StoreUnavailable: none of the sentinels, or of the cluster's servers, in the URL answers.
     """
     connector = Connector(parse(url), Keyspace("look"), scripts.load, timeout)
     with ExitStack() as stack:

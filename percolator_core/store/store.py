@@ -62,7 +62,7 @@ class Store:
         durability: Durability | str | None = None,
         load_scripts: Callable[[bool], Mapping[str, Script]] = scripts.load,
     ) -> None:
-        """``durability`` overrides the URL's. Tests that set the clock pass their own ``load_scripts``."""
+        """``durability`` replaces that of the URL. Tests that set the clock pass other ``load_scripts``."""
         self.url = redacted(url)
         self.keyspace = keyspace
         self.patience = patience
@@ -129,7 +129,7 @@ class Store:
         return self.exchange(commands).result()
 
     def call_many(self, commands: Sequence[Command], together: int) -> list[Any]:
-        """As `call`, for any number of commands, of which at most ``together`` are sent at a time."""
+        """Like `call`, for any number of commands. It sends at most ``together`` of them at a time."""
         replies: list[Any] = []
         for start in range(0, len(commands), together):
             replies += self.call(*commands[start : start + together])
@@ -189,7 +189,7 @@ class Store:
     def call_apart(self, *commands: Command) -> list[Any]:
         """As `call`, but always over the thread's own connection: under a hub this blocks all tasks.
 
-        For requests that must not be interleaved with other tasks of the thread.
+        For requests that must not be mixed with those of other tasks of the thread.
         """
         return self._issue(commands, self._converse).result()
 
@@ -224,7 +224,7 @@ class Store:
         return exchange
 
     def _durable_exchange(self, commands: Sequence[Command], stamp: int = NONE) -> Exchange:
-        """As `exchange`, but raise a failure, or StoreUnavailable if disk or replicas lack the writes."""
+        """Like `exchange`, but raise its failure, or StoreUnavailable if disk or replicas lack the writes."""
         exchange = self.exchange(commands, stamp, durable=self._must_be_durable)
         exchange.result()
         if exchange.durable and not self._is_durable(exchange):
@@ -279,7 +279,7 @@ class Store:
     def run_all(
         self, several: Sequence[Call[T]], *, durably: bool = False, together: int | None = None
     ) -> list[T]:
-        """Call scripts and return their decoded replies, as `call`, `call_durably` or `call_many`."""
+        """Call scripts as `call`, `call_durably` or `call_many` does, and return their decoded replies."""
         commands = [self.command(call) for call in several]
         if durably:
             replies = self.call_durably(*commands)
@@ -290,7 +290,7 @@ class Store:
         return _decoded(several, replies)
 
     def tell_newest(self, newest: Callable[[], int]) -> None:
-        """Set a function that returns the newest timestamp seen; an oracle that lost data moves beyond it."""
+        """Set a function for the newest timestamp seen, beyond which an oracle that lost data moves."""
         self._connector.newest = newest
 
     def hub(self, width: int) -> Hub:
@@ -298,7 +298,7 @@ class Store:
         return Hub(self, self._pool.open(), self._retry_policy, width)
 
     def server_info(self) -> ServerInfo:
-        """Ask the server for its INFO; of a cluster, the server that has the oracle."""
+        """Ask the server for its INFO. In a cluster, ask the server that has the oracle."""
         return read_info(self.one((b"INFO",)))
 
     def all_server_info(self) -> list[ServerInfo]:
@@ -332,7 +332,7 @@ class Store:
             )
 
     def subscription(self) -> Subscription:
-        """Subscribe to the wake-up messages of this namespace's tablets."""
+        """Return a `Subscription` to the wake-up messages of this namespace's tablets."""
         pattern = self.keyspace.wake_pattern
         return Subscription(
             lambda: self._connector.client(self._topology.endpoint(self._oracle_slot)), pattern
@@ -341,7 +341,7 @@ class Store:
     def close(self) -> None:
         """Close all connections; an embedded server stops with its last user. Idempotent.
 
-        A call under way, which a signal handler interrupted to close the store, still gets its reply.
+        If a signal handler closes the store, the call that the handler has interrupted still gets its reply.
 
         Raises:
             StoreUnavailable: an embedded server could not write acknowledged commits to its disk.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TaskPool:
-    """Starts functions as tasks. A task whose function has ended rests until it gets another function."""
+    """Starts functions as tasks. When a task's function has ended, the task rests until it gets a new one."""
 
     __slots__ = (
         "_hub",
@@ -39,7 +39,7 @@ class TaskPool:
         self._width = width
         self._resting: list[Task] = []
         self._starting: Job | None = None
-        """The function that has left `waiting`, and that no task has begun."""
+        """The function that has left `waiting`, but is not begun by a task yet; None if there is none."""
         self.waiting: deque[Job] = deque()
         """Functions that wait for a place."""
         self.active: set[Task] = set()
@@ -55,7 +55,7 @@ class TaskPool:
     def fill(self) -> None:
         """Start waiting functions while there are places."""
         if self.filling:
-            self._hub.do_next(self.fill)  # a signal handler submits something
+            self._hub.do_next(self.fill)  # the caller is a signal handler that submits a function
             return
         try:
             self.filling = True
@@ -94,7 +94,7 @@ class TaskPool:
             self.waiting.appendleft(starting)
 
     def resume(self, asleep: Collection[object]) -> list[Exchange]:
-        """After an interruption, make each active task ready whose event has happened.
+        """After an interruption, make an active task ready if the event that it waits for has happened.
 
         ``asleep`` has the tickets of tasks that sleep. Return the exchanges that tasks still wait for.
         """
@@ -117,7 +117,10 @@ class TaskPool:
         return unanswered
 
     def needed_for(self, future: Future[Any]) -> set[Task]:
-        """Return the task that runs the future's function, and the tasks that send its exchanges again."""
+        """Return the task that runs the future's function, and the tasks that send exchanges again for it.
+
+        The result also has the tasks that send exchanges again for which no task waits.
+        """
         behind = {task for task in self.active if task.is_behind(future)}
         return behind | {
             task
@@ -126,7 +129,7 @@ class TaskPool:
         }
 
     def end_active(self, kept: AbstractSet[Task] = frozenset()) -> set[Task]:
-        """End the active tasks but the ``kept`` ones, and return them; cancel all waiting functions.
+        """End the active tasks except those in ``kept``, and return the ended ones. Cancel waiting functions.
 
         While a task ends, it may send exchanges, but not wait for answers.
         """
@@ -136,7 +139,7 @@ class TaskPool:
         while self.active:
             task = self.active.pop()
             ended.add(task)
-            task.cancel()  # a task that has not begun would never end its future
+            task.cancel()  # a task that has not begun would never settle its future
             task.throw(greenlet.GreenletExit)
             self._cancel_waiting()
         self.active |= kept

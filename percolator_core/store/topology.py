@@ -51,7 +51,10 @@ class Topology:
         return (self.endpoint(0),)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True if the list of servers has this one; a list from before ``since`` is renewed first."""
+        """Return True if the list of servers has this one.
+
+        If the list is older than ``since``, it is read again first.
+        """
         return True
 
     def heal(self, exchange: Exchange) -> None:

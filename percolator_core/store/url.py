@@ -16,7 +16,7 @@ path and options are percent decoded.
 sentinels themselves. ``socket_timeout`` and ``socket_connect_timeout``, in seconds, override the arguments of
 `connect`. The options that begin with ``ssl_`` need a scheme with TLS: see docs/how-to/secure.md. Parsing
 uses neither network nor disk. No message and no ``repr`` from here contains a password, or a part of the URL
-that may be one because the password was not encoded.
+that may belong to a password that was not encoded.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def parse(url: str) -> Address:
         return _parse(url)
     except ConfigurationError as error:
         problem = str(error)
-    # Raised here because a traceback may show local variables: the ones here hold no part of the URL.
+    # Raised here, because a traceback may show local variables: here they are shown without a password.
     raise ConfigurationError(problem)
 
 
@@ -176,7 +176,7 @@ def _embedded(url: str, rest: str) -> Address:
 
 
 def _folder(text: str) -> Path:
-    # Two slashes belong to the URL and not to the folder: embedded://state is not /state.
+    # Two slashes in front belong to the URL, not to the folder: in embedded://state it is state, not /state.
     name = _QUESTION_MARK.sub(_without_25, text.removeprefix("//"))
     if not name.strip():
         raise ConfigurationError("the URL embedded: names no folder: write embedded:./state")
