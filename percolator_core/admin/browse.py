@@ -78,8 +78,8 @@ def browse(
 ) -> RowsPage:
     """Return the first ``limit`` rows, from the key ``start`` on, whose keys begin with ``prefix``.
 
-    Only rows for which ``where`` is true are returned: a `RawFilter` for a raw table, a predicate for a typed
-    one. Values of a raw table that are longer than ``cut`` bytes may be cut off there.
+    Only rows for which ``where`` is true are returned. It is a predicate; for a raw table it may also be a
+    `RawFilter`. Values of a raw table that are longer than ``cut`` bytes may be cut off there.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -101,10 +101,11 @@ def browse(
 def page_before(
     db: Database, table: str, end: bytes, *, prefix: bytes | None = None, limit: int = 50
 ) -> bytes:
-    """Return the key at which the page before ``end`` begins; for the first page the prefix, or empty.
+    """Return the key at which the page before ``end`` begins.
 
-    Only keys are read, also keys of rows that do not exist at the time of the snapshot. So the page may have
-    fewer than ``limit`` rows before ``end``, or none. To go further back, call this again with the key.
+    For the first page this is ``prefix``, or b"" without a prefix. Only keys are read, also keys of rows that
+    do not exist in the snapshot that `browse` reads. So the page may have fewer than ``limit`` rows before
+    ``end``, or none. To go further back, call this again with the returned key.
 
     Raises UnknownTable, StoreUnavailable, BaseDamaged.
     """

@@ -24,11 +24,11 @@ from percolator_core.scripts import calls
 class Demand:
     """The dirty cells of a chain's observers, and the live workers of the namespace.
 
-    ``backlog`` counts the dirty cells, ``due`` the dirty cells that can be claimed now. ``oldest`` is the
-    number of seconds for which the oldest due cell has been due; None without a due cell, 0 if the clock was
-    set back in between. ``workers`` counts live workers that run until they are stopped, ``drains`` those
-    that run until no mark is left. ``unattended`` counts the due cells of observers that none of the
-    ``workers`` takes.
+    ``backlog`` counts the dirty cells, and ``due`` counts the dirty cells that can be claimed now. ``oldest``
+    is the number of seconds for which the oldest due cell has been due. It is None if no cell is due, and 0
+    if the clock was set back in between. ``workers`` counts the live workers that run until they are stopped.
+    ``drains`` counts the live workers that run until no mark is left. ``unattended`` counts the due cells of
+    those observers that none of the ``workers`` runs.
     """
 
     backlog: int
@@ -43,7 +43,7 @@ def demand(db: Database, chain: Chain) -> Demand:
     """Count the due cells of a chain and the live workers.
 
     The call takes three round trips, with little more than one command for each tablet and observer. Two
-    calls a second cost little. Missing tables count as empty. The call writes nothing.
+    calls per second cost little. Missing tables count as empty. The call writes nothing.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -80,9 +80,9 @@ def demand(db: Database, chain: Chain) -> Demand:
 
 
 def _attended(chain: Chain, workers: Iterable[LiveWorker]) -> set[str]:
-    """Return the observers that continuous workers take.
+    """Return the observers that continuous workers run.
 
-    While a worker of another chain is alive, all observers count as taken, because a drain must not start
+    While a worker of another chain is alive, all observers count as run, because a drain must not start
     beside that worker.
     """
     taken: set[str] = set()

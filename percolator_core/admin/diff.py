@@ -1,7 +1,7 @@
-"""The rows of a table that differ between two times: two snapshots, read side by side in key order.
+"""The rows of a table that differ between two times.
 
-Both snapshots are pinned until the end. Memory is bounded: the client holds one step of each scan, and a few
-hundred rows that differ.
+Two snapshots are read side by side in key order. Both are pinned until the end. Memory is bounded: the client
+holds one step of each scan, and a few hundred rows that differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from percolator_core.transaction.row_read import BYTES_AT_ONCE
 from percolator_core.transaction.snapshot import Snapshot
 
 _AT_ONCE: Final = 256
-"""At most this many differing rows are in one batch, and read in one request; fewer if they are large."""
+"""A batch has at most this many differing rows, and fewer if they are large. One request reads a batch."""
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]

@@ -72,7 +72,7 @@ class FailedCell:
 
 
 class _Place(NamedTuple):
-    """An observer's cells in one tablet. Pages list the places by observer, table and tablet number."""
+    """An observer's cells in one tablet. Pages list places in the order of observer, table and tablet."""
 
     observer: str
     table: str
@@ -81,12 +81,12 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """The end of a page: a place, its scan's cursor (None after the scan), and cells found but not shown.
+    """The end of a page: a place, the cursor of its scan, and the cells that were found but not shown.
 
-    A scan may return more cells than were requested. The ``marks`` of these extra cells are part of the
-    position: the next page begins with them, then the scan continues. But if a scan returns all cells of a
-    place at once, hundreds of marks would be too long for a URL. Then the cells are sorted by their marks,
-    and ``after`` is the last mark shown (see `_sort_key`).
+    After the scan, ``scan`` is None. A scan may return more cells than were requested. The ``marks`` of the
+    extra cells are part of the position: the next page begins with them, then the scan continues. But if a
+    scan returns all cells of a place at once, there may be too many marks for a URL. Then the cells are
+    sorted by their marks, and ``after`` is the last mark shown (see `_sort_key`).
     """
 
     place: _Place
@@ -174,7 +174,7 @@ class Quarantine:
                         yield _failed_cell(catalog, table, name, mark, record)
 
     def keys(self, text: str) -> dict[str, bytes]:
-        """Parse a text as a row key (`percolator_core.notation`) of each table that allows it, for `cells`.
+        """Parse a text (`percolator_core.notation`) as a row key of each table that allows it, for `cells`.
 
         Raises:
             NotationError: the text is a row key of no table.
@@ -365,7 +365,7 @@ class _Pages:
         return self._start(bisect_left(self._places, position.place) + 1)
 
     def _start(self, at: int) -> _Position | None:
-        """Return the beginning of the first `_Place` with cells, from the one with index ``at`` on."""
+        """Return the beginning of the first place that has cells, from the place with index ``at`` on."""
         for first in range(at, len(self._keys), _COUNTED_AT_ONCE):
             some = self._keys[first : first + _COUNTED_AT_ONCE]
             for offset, count in enumerate(self._store.call(*[(b"HLEN", key) for key in some])):
@@ -389,8 +389,8 @@ class _Pages:
         began, after = position.scan, position.after
         cursor, flat = self._store.one((b"HSCAN", key, began, b"COUNT", wanted))
         position.scan, position.after = None if cursor == _BEGIN else cursor, b""
-        # If so many cells were added since the last page that this scan returns only a part, some cells are
-        # shown twice.
+        # So many cells may have been added since the last page that this scan returns only a part of them.
+        # Then some cells are shown twice.
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = sorted((_sort_key(mark), mark, record) for mark, record in pairs)
         return [one[1:] for one in found if one[0] > after], began == cursor == _BEGIN

@@ -1,4 +1,4 @@
-"""Reruns: after a change of an observer's code, make the cells that it has observed dirty again.
+"""Reruns: after a change of an observer's code, make the cells that the observer has observed dirty again.
 
 >>> from percolator_core.admin.rerun import rerun
 >>> rerun(db, chain, "parse", ["revision<2"]).marked
@@ -11,8 +11,8 @@ conflicts with the deletion or does not clear the mark. So each cell gets a run 
 deletion.
 
 A flush moves only cells without a mark to the base, and drops their acknowledgements. So a cell of the base
-counts as observed if it has no acknowledgement. So that it no longer counts, a rerun writes a version that
-deletes the acknowledgement. This version stays in the store until the next run.
+counts as observed if it has no acknowledgement. To make the cell count as not observed, a rerun writes a
+version that deletes the acknowledgement. This version stays in the store until the next run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NEVER_RAN: Final = 0
 """The revision of a cell without an acknowledgement."""
 
 _BATCH: Final = 500
-"""A batch has at most this many rows: its transaction is one request, and other clients wait for it."""
+"""A batch has at most this many rows: its transaction is one request, for which other clients wait."""
 
 _ROUNDS: Final = 100
 """A batch that conflicts with runs is attempted at most this many times."""
@@ -71,9 +71,10 @@ class CellCounts:
 class RerunCounts(CellCounts):
     """Counts of a rerun in total, and the same counts by ``table.column`` in ``columns``.
 
-    ``looked_at``: cells that the observer has observed or will observe. ``chosen``: cells of these that meet
-    all conditions; all of them are dirty now, except after a dry run. ``marked``: chosen cells that were not
-    dirty before. ``unknown``: chosen cells of the base, which does not have the revision that ran last.
+    ``looked_at`` counts the cells that the observer has observed or will observe. ``chosen`` counts those of
+    them that meet all conditions; they are all dirty now, except after a dry run. ``marked`` counts the
+    chosen cells that were not dirty before. ``unknown`` counts the chosen cells of the base, which does not
+    have the revision that ran last.
     """
 
     columns: dict[str, CellCounts] = field(default_factory=dict)
@@ -96,16 +97,17 @@ def rerun(
     garbage collection. For a weak observer these are the cells that it ran for, until garbage collection
     drops their acknowledgements. Memory does not grow with the table.
 
-    After an error, call this again. Marked cells stay marked. A cell without acknowledgement meets every
-    condition on its revision until the observer has run for it. So does a cell that has moved to the base,
-    which does not keep acknowledgements.
+    After an error, call this again. Marked cells stay marked. If a rerun has deleted the acknowledgement of
+    a cell, the cell meets every condition on its revision until the observer has run for it. So does a cell
+    that has moved to the base, because the base does not keep acknowledgements.
 
     Args:
         db: the database with the tables.
         chain: the active chain.
         observer: the observer's name.
-        where: conditions that a cell must meet, all of them: texts such as ``revision < 2``, ``row ^= 'doc-'
-            and language = 'en'`` and ``page_rank > 0.5``, or predicates, ``Document.page_rank > 0.5``.
+        where: conditions, all of which a cell must meet. A condition is a text, such as ``revision < 2``,
+            ``row ^= 'doc-' and language = 'en'`` or ``page_rank > 0.5``, or a predicate, such as
+            ``Document.page_rank > 0.5``.
         limit: the greatest number of cells to choose, 1 or more.
         rate: the greatest number of cells to choose per second, above 0.
         dry_run: only count.
@@ -262,7 +264,7 @@ class _Rerun:
     def _unacknowledge(self, place: _Place, low: bytes) -> _Taken:
         """Delete the acknowledgements of a batch.
 
-        The cells of one tablet commit in one request, so none is still locked when this returns.
+        The cells of one tablet commit in one request, so no cell is still locked when this returns.
         """
         with self._db.transaction() as t:
             found, resume = self._read(t, place, low)
@@ -317,7 +319,7 @@ class _Rerun:
     def _versions(
         self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
     ) -> list[Version | None]:
-        """Return the versions of ``cells``, which are packed versions, or lists as read.lua returns."""
+        """Return the versions of ``cells``, which are packed versions, or lists from read.lua."""
         versions: list[Version | None] = []
         for cell in cells:
             if type(cell) is not list:

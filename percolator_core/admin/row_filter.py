@@ -1,4 +1,4 @@
-"""The conditions of a rerun, which choose an observer's cells, applied to one table.
+"""The conditions by which a rerun chooses an observer's cells, as filters of one table.
 
 A text that begins with ``revision`` is a condition on the last run for a cell. Each other condition is a
 predicate over the row: over row key and cells in a raw table, over the columns in a typed table.
@@ -23,7 +23,7 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 
 REVISION: Final = "revision"
-"""The word for the revision of the code that ran last for a cell. The revision is 0 if none has run."""
+"""The word for the revision of the code that ran last for a cell. The revision is 0 if no code has run."""
 
 _RUN: Final = TableDefinition("a run", columns=(Column(REVISION, "int"),), key=(REVISION,))
 
@@ -34,7 +34,7 @@ Asked: TypeAlias = str | Predicate
 class RowFilter(Protocol):
     """A filter for the rows of one table.
 
-    ``columns`` are the encoded columns that the filter reads. Only rows in ``ranges`` can meet it.
+    ``columns`` are the encoded columns that the filter reads. Only rows in ``ranges`` can meet the filter.
     """
 
     columns: tuple[bytes, ...]
@@ -50,7 +50,7 @@ def is_on_revision(one: Asked) -> bool:
 
 
 def revision_filter(where: Iterable[Asked]) -> Callable[[int], bool]:
-    """Return a predicate that is True for a revision that meets all conditions on it.
+    """Return a function that returns True for a revision that meets all conditions on the revision.
 
     Raises:
         UnknownColumn: a condition on the revision also names a column.
@@ -96,7 +96,7 @@ class _Typed:
         self._names = [name for name in asked if name not in definition.key]
         self._definition = definition
         self._codec = KeyCodec(definition)
-        # A removed row has no values, not even the default of a column that was added later.
+        # The marker is read, too: a removed row has no values, not even the default of a later column.
         fields = [handle.marker, *(handle.columns[name] for name in self._names)] if self._names else []
         self.columns = tuple(one.encoded for one in fields)
         self.ranges = [

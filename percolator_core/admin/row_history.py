@@ -3,9 +3,10 @@
 The cost is bounded: a page has some columns and a few versions of each. If a value is too large, only its
 size is read.
 
-A cell that moved to the base has one version there, `Version.is_of_base`; garbage collection has dropped the
-older ones. The base does not have the start timestamp of this version. In a typed table ``commit_ts`` is the
-timestamp of the newest commit to the row before the move; the cell may have been committed earlier.
+A cell that moved to the base has one version there, for which `Version.is_of_base` is true. Garbage
+collection has dropped the older versions. The base does not have the start timestamp of this version. In a
+typed table ``commit_ts`` is the timestamp of the newest commit to the row before the move; the cell may have
+been committed earlier.
 
 >>> from percolator_core.admin.row_history import row_history
 >>> found = row_history(db, "documents", "http://a/")
@@ -41,8 +42,8 @@ LARGEST: Final = 4 << 20
 """A value is read only if it has at most this many bytes."""
 
 _TOGETHER: Final = 8 << 20
-"""A limit for the bytes that are read: for all versions of one cell, and for the sum over all cells of
-`_FEWEST` versions each. The bytes are estimated from the size of the newest versions."""
+"""The approximate limit for the bytes that are read of one cell. It is also the limit for the sum over all
+cells if `_FEWEST` versions of each are counted. Each counts as large as the newest version of its cell."""
 
 _FEWEST: Final = 2
 """If any version of a cell is read, at least this many are read, however large they are."""
@@ -114,7 +115,7 @@ def row_history(
         table: the row's table.
         row: the row's key.
         at: a timestamp (µs); None is now.
-        columns: only these.
+        columns: only these columns; None means all.
         after: only columns after this one. Columns of a typed table are in the order of its definition.
         limit: the greatest number of columns.
         versions: the greatest number of versions of each column, 1 or more.
@@ -162,7 +163,7 @@ def seen_at(versions: Sequence[Version], at: int) -> Version | None:
 def _names(
     db: Database, handle: TableHandle, row: bytes, columns: Sequence[str] | None, at: int
 ) -> list[str]:
-    """Return the columns to read: ``columns``, or all of a typed table, or all of a raw row."""
+    """Return the columns to read: ``columns``, or all of a typed table, or all of this row in a raw table."""
     if columns is not None:
         return list(columns)
     if handle.is_typed:
@@ -227,7 +228,7 @@ def _cells(  # noqa: PLR0917
 def _older(
     db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
 ) -> list[CellHistory]:
-    """Read the version that a reader sees, where it is older than the versions read so far."""
+    """Read the version that a reader sees of each cell of which only newer versions were read."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
     reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]

@@ -6,9 +6,9 @@
 >>> [(sample.time, sample.observers["split"].backlog) for sample in samples(db)]
 [(1795340170954000, 12)]
 
-The samples are entries of a stream. Each entry has one field: its name is the list of observers, which Redis
-stores once for several entries, and its value has the sample's numbers, column by column. Both are compressed
-JSON.
+The samples are entries of a stream. Each entry has one field. The field's name is the list of observers,
+which Redis stores once for several entries. The field's value has the sample's numbers, column by column.
+Both are compressed JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST: Final = 500
 """The default limit of samples: more than a plot can show."""
 
 _AHEAD: Final = 3_600_000
-"""If a sample is more than this many milliseconds ahead of the clock, the clock has been set back since."""
+"""If a sample is more than this many milliseconds ahead of the clock, the clock was set back since then."""
 
 
 class ObserverSample(NamedTuple):
@@ -47,8 +47,8 @@ class ObserverSample(NamedTuple):
 class Sample:
     """A namespace at ``time`` (µs of the server's clock, rounded to milliseconds).
 
-    ``memory`` is that of the servers, in bytes. ``workers`` counts live workers that run until they are
-    stopped, ``drains`` those that run until no mark is left.
+    ``memory`` is the servers' memory in bytes. ``workers`` counts the live workers that run until they are
+    stopped, and ``drains`` counts the live workers that run until no mark is left.
     """
 
     time: int
@@ -96,9 +96,9 @@ def samples(
 ) -> list[Sample]:
     """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
-    If there are more than ``limit`` samples (2 or more), their time is divided into equal parts. The first
-    sample of each part and the very last sample are returned. So the cost depends on the limit, not on the
-    number of samples.
+    If there are more than ``limit`` samples (2 or more), the time from the first to the last is divided into
+    equal parts. The first sample of each part and the very last sample are returned. So the cost depends on
+    the limit, not on the number of samples.
 
     Raises:
         ValueError: the limit is below 2.

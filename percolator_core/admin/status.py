@@ -88,7 +88,7 @@ class ObserverStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The servers with data. Memory in bytes, of all servers; ``memory_limit`` is 0 if a server has none."""
+    """The servers with data. Memory is summed up, in bytes; ``memory_limit`` is 0 if one has no limit."""
 
     url: str
     version: str

@@ -1,14 +1,15 @@
 """Backups: a namespace as of one time, while its clients work on.
 
-A backup has the definitions of all tables, every cell that a snapshot sees, with its timestamps, the
-observers of the active chain, and the cells that they had still to process. It includes the acknowledgements,
-which are cells like any other. So a restored chain runs for exactly the changes that it has not processed.
+A backup has the definitions of all tables, and every cell that a snapshot sees, with its timestamps. It also
+has the observers of the active chain, and a record of the cells that these observers had still to process.
+Acknowledgements are cells like any other, so they are included. So a restored chain runs for exactly the
+changes that it has not processed.
 
 Tablets are read one by one, from one pinned snapshot. If nothing in a tablet has changed since the last
-backup, the new manifest names the files of that backup. Otherwise the changed cells are written, until a
-tablet has 8 row sets of changed cells, or these are more than half as large as the other row sets: then all
-cells are written. If the safe point is above the timestamp of the last backup, all cells are read, and only
-the row sets whose cells have changed are written.
+backup, the new manifest names the files of that backup. Otherwise only the changed cells are written. But
+if the tablet already has 8 row sets of changed cells, or if these row sets together are more than half as
+large as the other row sets, all cells are written. If the safe point is above the timestamp of the last
+backup, all cells are read, and only the row sets whose cells have changed are written.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def backup(
         db: the namespace.
         url: a path, ``file:PATH``, ``s3://BUCKET/PREFIX`` or another URL of ``pyarrow.fs``. Each namespace
             needs a URL of its own.
-        keep: the number of backups (1 or more) that remain: older ones and their files are removed at the
-            end. None removes none.
+        keep: the number of backups (1 or more) that remain. At the end, older backups are removed, with the
+            files that no remaining backup uses. None means that all backups remain.
         progress: takes a table's name, the number of finished tablets, and the number of all tablets.
 
     Raises:
@@ -242,9 +243,10 @@ class _Run:
 
 
 def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, bytes]:
-    """Leave out the cells of a row that a garbage collection drops: else each collection changes row sets.
+    """Leave out the cells of a row that garbage collection may drop.
 
-    A collection drops deletions that all observers have processed, and acknowledgements of dropped cells.
+    Otherwise each collection would change row sets. A collection drops deletions that all observers have
+    processed, and acknowledgements of dropped cells.
     """
     weak = {column.encode() for column in handle.definition.notify_only}
     cells = {
@@ -274,7 +276,7 @@ def _is_overgrown(tablet: TabletFiles) -> bool:
 
 
 def _remove_old(location: Location, keep: int) -> None:
-    """Remove all but the newest backups, and the files that only the removed ones named."""
+    """Remove all backups except the newest ``keep``, and the files that only the removed backups named."""
     names = files.manifests(location)
     numbers = sorted(set(names.values()), reverse=True)[:keep]
     loaded = {name: files.load(location, name) for name in names}

@@ -23,7 +23,7 @@ from percolator_core.transaction.client import Client
 
 _ROWS: Final = 500
 _BYTES: Final = 1 << 20
-"""Limits of one step of the store."""
+"""The limits of one step that reads rows."""
 
 
 class RowCells(NamedTuple):
@@ -51,7 +51,7 @@ def tablet_cells(
 ) -> Iterator[RowCells]:
     """Yield the rows of a tablet in the order of their keys, with the cells that changed after ``since``.
 
-    With ``since`` 0 these are all cells. Deletions are included. Call `settle` before.
+    With ``since`` 0 these are all cells. Deletions are included. Call `settle` first.
 
     Raises:
         SnapshotTooOld: garbage collection has passed ``since`` or ``at``, or the table was dropped.

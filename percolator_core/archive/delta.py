@@ -1,7 +1,7 @@
 """A table in the format of Delta Lake, written by ``deltalake``: a folder of Parquet files and a log.
 
 A call adds one version or none. It writes the version's entry in the log last, and only if no other writer
-has written one with the same number. No reader uses files without an entry.
+has written an entry with the same number. Readers ignore files that no entry names.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class OpenTable:
     ) -> None:
         """Write a version in which some rows of the previous version are changed, added, or removed.
 
-        ``batches`` have `REMOVED` after the columns of ``schema``, and each key once. Raises as `replace`.
+        The ``batches`` have the column `REMOVED` after the columns of ``schema``, and each key only once.
+        Raises as `replace`.
         """
         import pyarrow as pa
 
@@ -249,7 +250,7 @@ def uri_and_options(url: str) -> tuple[str, dict[str, str]]:
             scheme = given.get("scheme", "https")
             options["aws_endpoint_url"] = f"{scheme}://{given['endpoint_override']}"
             options["aws_allow_http"] = str(scheme == "http").lower()
-        # With this the object store refuses an entry of the log if it has one with the same number.
+        # With this option, the object store refuses an entry of the log whose number already exists.
         options["conditional_put"] = "etag"
     return f"{found.scheme}://{host}{found.path}", options
 

@@ -10,8 +10,9 @@
 NUMBER is the number of the backup that wrote the file. Later backups name the file again while it is valid.
 The manifest is written last, and its name has the checksum of its content, so readers ignore a torn manifest.
 
-A tablet has *full* row sets with all its cells, and then *deltas*: row sets with the cells that changed until
-a later backup. If several row sets have a cell, the version in the last of them counts; it may be a deletion.
+A tablet has *full* row sets with all its cells, and then *deltas*. A delta is a row set with the cells that
+changed between one backup and the next. If several row sets have the same cell, the version in the last of
+these row sets counts. That version may be a deletion.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ Line: TypeAlias = tuple[bytes, bytes, bytes]
 class Mark(NamedTuple):
     """A cell that an observer has still to process: its row key and encoded column.
 
-    ``record`` is its record of the quarantine; None if it is not in quarantine.
+    ``record`` is the cell's record in the quarantine; None if the cell is not in quarantine.
     """
 
     observer: str
@@ -79,10 +80,10 @@ class MarksFile:
 
 @dataclass(frozen=True, slots=True)
 class TabletFiles:
-    """The files of a tablet: its row sets, of which the first ``full`` have all cells, and its marks.
+    """The files of a tablet: its row sets and its marks.
 
-    ``digests`` has a hash of the cells of each row set, so that a row set with equal cells is not written
-    again.
+    The first ``full`` row sets together have all cells. ``digests`` has a hash of the cells of each row set,
+    so that a row set with equal cells is not written again.
     """
 
     row_sets: tuple[RowSet, ...] = ()
@@ -151,7 +152,7 @@ def manifests(location: Location) -> dict[str, int]:
 
 
 def newest(location: Location, number: int | None = None) -> Manifest | None:
-    """Return the newest backup, or the one of that number; None without one.
+    """Return the newest backup, or the newest one with that number; None if there is no such backup.
 
     Torn manifests, whose writers died, are ignored. Backups that ran at the same time may have the same
     number: then the one with the latest timestamp is returned. Raises StoreUnavailable.

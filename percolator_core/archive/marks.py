@@ -1,14 +1,16 @@
 """The cells of a tablet that the observers of a chain had still to process at a timestamp: its *marks*.
 
 The dirty index has no versions. But a run that has ended since the timestamp has written an acknowledgement
-above the timestamp, in the observed row. So each cell that had a mark at that time is now dirty or in
-quarantine, or has such an acknowledgement. Such a cell was dirty at the timestamp if its version at the
-timestamp is newer than its acknowledgement at the timestamp (`percolator_core.notifications.ack`).
+that is newer than the timestamp, in the observed row. So each cell that had a mark at that time is now dirty
+or in quarantine, or has such an acknowledgement. For each of these cells, two versions at the timestamp are
+compared: the cell was dirty if its own version is newer than its acknowledgement
+(`percolator_core.notifications.ack`).
 
-The dirty index is read before the cells: if a run ends between the two, the cells have its acknowledgement.
+The dirty index is read before the cells. If a run ends between the two reads, its acknowledgement is found
+among the cells.
 
 A weak notification has no version. So for a weak observer all of these cells count as dirty: after a restore
-it also runs for cells that were notified only after the timestamp.
+the observer also runs for cells that were notified only after the timestamp.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Marks:
     def at_snapshot(self) -> list[Mark]:
         """Return the cells that were dirty at the snapshot's timestamp.
 
-        Raises as a read.
+        The errors are those of a read.
         """
         marks = [
             Mark(observer, row, column, record)

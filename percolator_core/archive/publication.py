@@ -49,11 +49,11 @@ _PAUSE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published version: the table as of ``timestamp`` (microseconds) is ``version`` of the Delta table.
+    """A published version: the table as of ``timestamp`` (microseconds).
 
-    ``mode`` is ``"incremental"`` if only changed and removed rows were written. If it is ``"full"``,
-    ``reason`` says why all rows were written. ``rows`` counts the rows that were read, removed ones included;
-    of a raw table it counts cells.
+    ``version`` is its number in the Delta table. ``mode`` is ``"incremental"`` if only changed and removed
+    rows were written. If it is ``"full"``, ``reason`` says why all rows were written. ``rows`` counts the
+    rows that were read, removed ones included; of a raw table it counts cells.
     """
 
     timestamp: int
@@ -88,8 +88,8 @@ class Publishing:
                 ``column``, ``commit_time`` and ``value``.
             url: a path, ``file:PATH``, or ``s3://BUCKET/PREFIX`` with options as for a base. Each table needs
                 a URL of its own.
-            keep: an age. First remove the files that are used only by versions older than this; the versions
-                of the last hour always stay. None removes no file.
+            keep: an age. Before the publication, the files that are used only by versions older than this are
+                removed; the versions of the last hour always stay. With None, no file is removed.
             progress: takes the number of rows read so far.
 
         Raises:

@@ -57,8 +57,8 @@ class Restored:
     """The result of a restore of the backup ``number``, which is as of ``timestamp`` (microseconds).
 
     ``tables`` counts the tables, indexes included. ``rows`` and ``cells`` include internal ones, such as
-    acknowledgements. ``marks`` counts the cells that observers have still to process, and ``quarantined``
-    those of them that are in quarantine.
+    acknowledgements. ``marks`` counts the cells that observers have still to process. ``quarantined`` counts
+    how many of these cells are in quarantine.
     """
 
     number: int
@@ -146,8 +146,8 @@ class _Restore:
                 if self._progress is not None:
                     self._progress(handle.name, done, total)
         tags = [tag for _, tag in self._client.catalog.tablets()]
-        # Durable, because workers can start after the next lines: then a failover must not lose restored
-        # cells.
+        # Durable, because workers can start after the next lines. From then on, a failover must not lose
+        # restored cells.
         raise_safe_points(self._store, tags, durably=True)
         self._record({name: one for name, one in manifest.chain.items() if name == "digest"})
         self._store.call_durably((b"HDEL", self._store.keyspace.chain, RESTORING))

@@ -48,11 +48,11 @@ def trace(
         table: the row's table.
         row: the row's key.
         column: an observed column, or None for all observed columns.
-        change: ``"latest"``, the newest change of each column; ``"all"``, at most ``limit`` changes of each;
-            or a timestamp (µs), the newest change of each at or before it. The store keeps no time of a
-            notification from outside. For a notification, the three forms choose the latest run, all runs, or
-            the first run that began after the timestamp.
-        depth: the greatest number of runs one after the other, 1 or more.
+        change: ``"latest"`` means the newest change of each column, ``"all"`` means at most ``limit`` changes
+            of each column, and a timestamp (µs) means the newest change of each column at or before that
+            time. The store keeps no time of a notification from outside. For a notification, the three forms
+            choose the latest run, all runs, or the first run that began after the timestamp.
+        depth: the greatest number of runs of which each causes the next, 1 or more.
         limit: the greatest number of changes, 1 or more; changes nearer to the row come first.
 
     Raises:

@@ -21,7 +21,7 @@ RunKey: TypeAlias = tuple[str, str, bytes, bytes, int]
 
 @dataclass(slots=True)
 class FollowedChange:
-    """A change that is followed. ``start_ts`` is that of its transaction, 0 if it is not needed.
+    """A change that is followed. ``start_ts`` is its transaction's start timestamp, 0 if that is not needed.
 
     ``is_cold`` is True if the base has the newest version of the cell: then the first run for the change is
     not known, and each known run is a rerun.

@@ -102,7 +102,7 @@ class Following:
             # A read resolves the lock of a dead client whose transaction has committed.
             self._db.snapshot().get(table, row, column)
         limit = self._limit if change == "all" else 1
-        # Without the values, which may be large: only the timestamps are used.
+        # The values, which may be large, are not read: only the timestamps are used.
         asked = store.command(calls.history(handle.tag(row), row, encoded, limit, VERSION_HEADER))
         packed, (_, _, base) = store.call(asked, handle.standing(row))
         versions = [unpack_version(version) for version in packed]
@@ -155,7 +155,7 @@ class Following:
     # The runs, and the changes that they made.
 
     def follow(self, changes: Sequence[FollowedChange], depth: int) -> None:
-        """Find the runs of the changes, then the runs of the changes by these runs, up to a depth."""
+        """Find the runs that the changes caused, then the runs that these caused, and so on up to a depth."""
         for generation in range(depth):
             known = set(self._runs) if generation else set()
             self._react([change for change in changes if change.timestamp is not None])
@@ -201,7 +201,8 @@ class Following:
         """Return the commands that read the mark, then the acknowledgements around the change.
 
         The order matters. If a run has cleared the mark, the later commands find the run. If a new version
-        has moved the newest one into the history, the command that reads the history finds it.
+        has moved the previous one into the history, the commands that read the history find the moved
+        version.
         """
         handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
         older, prefix = history_key(handle.tag(change.row), change.row), pack_column(column)
@@ -283,7 +284,7 @@ class Following:
     # Garbage collection.
 
     def _collected(self, changes: Sequence[FollowedChange]) -> set[tuple[str, bytes, bytes, int | None]]:
-        """Return the changes whose versions have left the store, so that no later run is shown for them."""
+        """Return the changes whose versions have left the store: no later run may be shown for them."""
         tags = [self._db.catalog.table(one.table).tag(one.row) for one in changes]
         safe = self._call([(b"HGET", meta_key(tag), SAFE_POINT) for tag in tags])
         old = [
@@ -317,8 +318,8 @@ class Following:
             handle, prefix = self._db.catalog.table(change.table), pack_column(change.column)
             low, high = (prefix + pack_timestamp(at) for at in (first, last + 1))
             tag = handle.tag(change.row)
-            # The newest version is read first, so none is missed. If it is overwritten before the second
-            # command, it counts twice.
+            # The newest version is read first, so no version is missed. If the newest version is overwritten
+            # before the second command, it counts twice.
             commands += [
                 self._db.store.command(calls.history(tag, change.row, change.column, 1, VERSION_HEADER)),
                 (b"ZLEXCOUNT", history_key(tag, change.row), b"[" + low, b"(" + high),
@@ -334,7 +335,7 @@ class Following:
     # The result.
 
     def result(self, table: str, row: bytes, roots: Sequence[FollowedChange]) -> Trace:
-        """Return the trace. A root that a run of the trace wrote is shown at that run only."""
+        """Return the trace. If a run of the trace wrote a root, the root is shown only at that run."""
         ordered = sorted(self._runs.values(), key=lambda one: (one.version.start_ts, one.key))
         numbers = {run.key: number for number, run in enumerate(ordered, 1)}
         made = {change.key for run in ordered for change in run.changes}

@@ -114,7 +114,7 @@ class Trace:
 
     @property
     def seconds(self) -> float | None:
-        """The time from the first change to the last of the runs' commits; None without a run."""
+        """The time from the first change to the last commit of a run; None without a run."""
         if not self.runs:
             return None
         begins = [change.timestamp for change in self.changes if change.timestamp is not None]

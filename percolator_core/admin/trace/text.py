@@ -58,9 +58,9 @@ def missing_parts(found: Trace, chain: Chain, declared: str, further: str, limit
 
     Args:
         found: the trace.
-        chain: its chain.
-        declared: where the user finds its ``chain.yaml``.
-        further: how the user increases the depth.
+        chain: the chain of the trace.
+        declared: says where the user finds the chain's ``chain.yaml``.
+        further: says how the user increases the depth.
         limit: the limit of changes of the trace.
     """
     sentences = []
