@@ -5,8 +5,8 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    since, at, start, most_rows, most_bytes
---             since: leaves out cells that did not change after it, 0 leaves out none; start: the bound to go on from, "-" at
---             first
+--             since: cells that did not change after this timestamp are left out, 0 leaves out none; start: the bound
+--             to go on from, "-" at first
 --   reply   {"too old"} | {"rows", resume, base, (row, cells, later) …}
 --             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; cells:
 --             {column, version, …}, deletions included; later: the acknowledgements that have a version above `at`

@@ -2,7 +2,8 @@
 --   flags   allow-oom
 --   KEYS    catalog
 --   ARGV    name, entry, replacement, numbered
---             entry: as it was read; replacement: "" removes the entry; numbered: "numbered" gives it a new version, or ""
+--             entry: as it was read; replacement: "" removes the entry
+--             numbered: "numbered" gives the entry a new version, "" does not
 --   reply   the entry that the catalog now holds, "" if there is none
 
 local entry = redis.call('HGET', KEYS[1], ARGV[1])

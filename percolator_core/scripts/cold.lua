@@ -3,16 +3,18 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    before, start, most_rows, most_bytes, observers …
---             before: a row with a version newer than this stays; start: the bound to go on from, "-" at first;
---             observers: those of the tablet's table
+--             before: a row with a version newer than this timestamp stays; start: the bound to go on from, "-" at
+--             first; observers: those of the tablet's table
 --   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
 --             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or a part of
 --             one, has to stay now but could move after a garbage collection, otherwise 0; columns: a list of column
---             names; keys, versions: one string each, of the rows that have no lock, no older versions, and no cell
---             that is dirty or in quarantine; without the versions of acknowledgements
---             rows: of each row, as >I4, the length of its key, the number of its cells, and the number of its
---             fields, or 0 if some of its fields do not leave with the cells
---             cells: of each cell, as >I4, the place of its column in the list, from 0, and the length of its version
+--             names; keys, versions: two strings, the joined keys and the joined versions of the rows that have no
+--             lock, no older versions, and no cell that is dirty or in quarantine; versions of acknowledgements are
+--             left out
+--             rows: three numbers for each row, as >I4: the length of its key, the number of its cells, and the number
+--             of its fields, which is 0 if some of its fields do not leave with the cells
+--             cells: two numbers for each cell, as >I4: the place of its column in the list, from 0, and the length of
+--             its version
 -- The reply has few long strings, because many short ones cost both sides many times more per byte.
 
 local call, unpack_number = redis.call, struct.unpack
@@ -43,7 +45,7 @@ end})
 
 local keys, versions, rows, cells, count = {}, {}, {}, {}, 0
 
--- For a field that is no cell, return two booleans: may the row leave in spite of the field; does the field leave with
+-- For a field that is no cell, return true if the row may leave in spite of it, and true if the field leaves with
 -- the cells.
 local function judge(fields, field, value)
   local mark = string.byte(field)

@@ -1,6 +1,6 @@
 -- A bounded step of garbage collection in one tablet, at or below its safe point.
--- Before it, all locks with a start timestamp at or below the safe point must be resolved, in all tablets: a stranded
--- lock is resolved by the versions of its primary, which this step may drop.
+-- Before this step, all locks with a start timestamp at or below the safe point must be resolved, in all tablets. The
+-- reason: a stranded lock is resolved by the versions of its primary, and this step may drop these versions.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
@@ -24,8 +24,8 @@ local versions, dropped = 0, 0
 local ENOUGH = 5000
 local looked, unfinished = 0, false
 
--- Drop the versions of a column that no snapshot at or above the safe point can see: all at or below it, except the
--- newest of these. `older` is the number of older versions of the row.
+-- Drop the versions of a column that no snapshot at or above the safe point can see. These are all versions at or below
+-- the safe point, except the newest of them. `older` is the number of older versions of the row.
 local function trim_history(row, column, newest, older)
   local key, prefix = tag .. 'v:' .. row, history_prefix(column)
   local above = '(' .. prefix .. struct.pack('>I8', safe + 1)

@@ -3,7 +3,7 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version, most_rows, observers …
---             version: that the drop gave to the tablet; observers: those that may have left marks
+--             version: the one that the drop gave to the tablet; observers: those that may have left marks
 --   reply   how many rows were removed; 0 if the tablet is gone, or belongs to a table that was created later
 
 local tag, limit = KEYS[1], tonumber(ARGV[2])

@@ -1,7 +1,7 @@
 -- Remove cells of some rows that the tablet's base has.
--- The manifest was published before this call. It has each of these rows as it was at `before`. A cell may be removed
--- if its newest version is at or below that time: no commit at or below it can follow, because that time is at or below
--- the safe point and all older locks were resolved.
+-- The manifest was published before this call. It has each of these rows as the row was at the timestamp `before`. A
+-- cell may be removed if its newest version is at or below `before`. No later commit can get a timestamp at or below
+-- `before`, because `before` is at or below the safe point and all older locks were resolved.
 --   uses    clock, layout, dirty
 --   flags   allow-oom
 --   KEYS    tag
@@ -9,7 +9,7 @@
 --             base: the reference of the manifest: if another one is valid, nothing is removed; version: of the table, which
 --             keeps its base as long as it has this version; before: the manifest's timestamp; stamp: from the reply to the
 --             call before this one; for the first call, from the reply of cold.lua with the first rows; observers: of the
---             tablet's table; rows: each with the number of its fields when it was read, or 0
+--             tablet's table; rows: each with the number of its fields, or 0, as in the reply of cold.lua
 --   reply   {"evicted", stamp, cells, rows} | {"overtaken"}
 --             stamp: for the next call; cells, rows: how many were removed
 
@@ -58,9 +58,9 @@ local function evict_row(row)
   dropped = dropped + drop_if_empty(tag, row)
 end
 
--- Most rows have not changed since they were read, and are removed as a whole. Such a row still has the same number of
--- fields, and no older versions: a commit adds a field or an older version. A collection keeps this older version,
--- because it is the newest one below the safe point, and an equal stamp shows that the safe point has not moved. Fields
+-- Most rows have not changed since they were read, and are removed as a whole. A row has not changed if it has the same
+-- number of fields and no older versions, because each commit adds a field or an older version. A collection keeps this
+-- older version, the newest one below the safe point: an equal stamp shows that the safe point has not moved. Fields
 -- are removed only by an eviction (an equal stamp shows that there was none), a collection in a tablet without a base,
 -- and a schema change. A call that is sent again finds another stamp, and looks at each cell. The number of an eviction
 -- is a time: a failover may lose evictions, and no later eviction may get the number of a lost one.

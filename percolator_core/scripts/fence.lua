@@ -14,7 +14,7 @@ local found = redis.call('HMGET', meta, 'version', 'gone')
 if tonumber(found[1] or found[2] or '0') >= tonumber(ARGV[1]) then return 0 end
 if ARGV[3] == 'raise' and not found[1] then return 0 end
 if ARGV[3] == 'found' or not found[1] then
-  -- Fields left by a schema change that was not completed, or by an earlier table of this name.
+  -- Remove fields that an incomplete schema change, or an earlier table of this name, has left.
   local left = redis.call('HGETALL', meta)
   for i = 1, #left, 2 do redis.call('HDEL', meta, left[i]) end
   for i = 4, #ARGV, 2 do redis.call('HSET', meta, ARGV[i], ARGV[i + 1]) end

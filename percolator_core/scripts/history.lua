@@ -3,7 +3,7 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    row, column, most_versions, most_bytes
---             most_bytes: of each version, -1 for all
+--             most_bytes: each version is cut to this many bytes, -1 for no limit
 --   reply   {version …}
 
 local tag, row, column, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])

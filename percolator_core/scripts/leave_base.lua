@@ -1,5 +1,5 @@
--- Remove the tablet's base, all rows of which are in the store again. A reader may have missed a cell in the store
--- before the cell came back, and look for it in the base only now. So the safe point rises above the reader's
+-- Remove the tablet's base. All rows of the base are in the store again. A reader may have looked for a cell in the
+-- store before the cell came back, and may look for it in the base only now. So the safe point rises above the reader's
 -- snapshot, which is then refused.
 --   uses    layout
 --   flags   allow-oom

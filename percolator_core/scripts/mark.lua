@@ -1,5 +1,6 @@
 -- Mark cells of one column dirty for one observer, whatever they hold: a rerun has deleted their acknowledgements. A
--- strong mark keeps its score, and a weak one is set as by a notification. Attempts on the cells count from 0.
+-- strong mark that exists keeps its score. A weak mark is set as a notification sets it. The failed attempts on the
+-- cells count from 0 again.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, mode, column, rows …

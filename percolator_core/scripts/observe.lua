@@ -3,8 +3,9 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    how, version, activation, retired (counted) …, columns (column, observers) …
---             how: "replace" or "add"; version: of the table; activation: its number, 0 in a schema change;
---             retired: observers whose marks are removed in any case; columns: with their observers, joined by commas
+--             how: "replace" or "add"; version: of the table; activation: the number of the activation, 0 in a schema
+--             change; retired: observers whose marks are removed in any case; columns: with their observers, joined by
+--             commas
 --   reply   "observed" | "changed" | "overtaken"
 --             "changed": the table has another version; "overtaken": a later activation has changed this tablet
 

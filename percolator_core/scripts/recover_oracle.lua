@@ -1,7 +1,7 @@
 -- Move the oracle to the durable high-water mark if the server has changed.
 -- Every connection runs this first, so a restarted or promoted server that may have lost the newest timestamps gives out
 -- none of them again. Transactions that began below the floor set here may have read writes that are lost: prewrite.lua
--- refuses them.
+-- and commit.lua refuse them.
 --   uses    clock, oracle
 --   flags   allow-oom
 --   KEYS    oracle, catalog

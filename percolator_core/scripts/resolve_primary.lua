@@ -4,8 +4,8 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    start_ts, row, column, owner, wall, ttl_ms
---             row, column: of the primary; owner: "dead" if its liveness token is gone, else "alive"; wall, ttl_ms: of the
---             lock that the caller found; they are used if the primary is not locked yet
+--             row, column: of the primary; owner: "dead" if the liveness token of the transaction's owner is gone, else
+--             "alive"; wall, ttl_ms: those of the lock that the caller found, used if the primary is not locked yet
 --   reply   {"committed", commit_ts} | {"rolled back"} | {"live", wait}
 --             wait: ms until the lock may be cleaned up
 

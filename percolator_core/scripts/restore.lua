@@ -1,5 +1,6 @@
 -- Put cells of some rows of the tablet's base back into the store, as versions, except cells that the store has.
--- A version that the store has is newer, even a deletion: a removed row of a typed table has a deletion of each cell.
+-- The store's version of a cell is newer, even if it is a deletion: when a row of a typed table is removed, each of its
+-- cells gets a deletion.
 --   uses    layout
 --   KEYS    tag
 --   ARGV    manifest, version, rows …

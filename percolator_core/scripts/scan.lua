@@ -7,10 +7,12 @@
 --             of whole rows are cut to this many bytes, 0 for no limit; columns: none for whole rows
 --   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
 --             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows
---             without fields are left out; cells of named columns: {version, nil, …}, where a cell in the form of
---             read.lua replaces a newest version that is not the answer; cells of a whole row: {field, version, …} as
---             the hash has them, or, if some newest version is not the answer, {"judged", column, cell, …} with cells
---             in the form of read.lua; to make one of every version would take longer than the rest of the script
+--             without fields are left out
+--             cells of named columns: {version, nil, …}; if a newest version is not the answer, a cell in the form of
+--             read.lua replaces it
+--             cells of a whole row: {field, version, …} as the hash has them; but if some newest version is not the
+--             answer, {"judged", column, cell, …}, with all cells in the form of read.lua. To bring all versions into
+--             this form would take longer than the rest of the script
 
 local tag, at, from, to = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, backward = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'backward'

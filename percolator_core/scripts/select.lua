@@ -8,10 +8,10 @@
 --             direction: "forward" or "backward"
 --             solid: the number of leading columns that are never null and of fixed width
 --             predicate: as schema/predicates.py encodes it, in this order:
---             how many parts a row key has (0 if the predicate asks for none); of each its width, 0 if that varies;
---             how many columns the predicate asks for; of each its name, and "=" with the value that stands for a
---             missing cell, or "" without such a value; the predicate, each connective in front of its parts; nothing
---             if there is no predicate
+--             the number of parts of a row key (0 if the predicate asks for none); the width of each part, 0 if it
+--             varies; the number of columns that the predicate asks for; the name of each column, followed by "=" and
+--             the value that stands for a missing cell, or by "" without such a value; the predicate, each connective
+--             in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
 --             base: the name of the tablet's base. The store may have only a part of a row, so the caller evaluates the
 --             predicate
@@ -65,8 +65,8 @@ local function in_sixes(bytes)
   return found
 end
 
--- Compare the bytes from `first` on with others: the result is below, at or above 0. The length decides between strings
--- that differ only by zeros at their end.
+-- Compare the bytes from `first` on with those of `sixes`; return a number below 0, 0, or a number above 0. The length
+-- decides between strings that differ only by zeros at their end.
 local function compare(bytes, first, sixes)
   for i = 1, #sixes do
     local found = six_bytes(bytes, first + 6 * (i - 1))
@@ -75,7 +75,7 @@ local function compare(bytes, first, sixes)
   return #bytes - first + 1 - sixes.length
 end
 
--- Return a function that tests the current row: true, false, or nil if that depends on a null.
+-- Return a function that tests the current row. It returns true or false, or nil if the answer depends on a null.
 local function read_test(op)
   local column = tonumber(argument())
   local first = column > #asked and 1 or 17
@@ -171,8 +171,8 @@ local function split(row)
   end
 end
 
--- The rows that have a lock from before `at` on one of the scanned columns. The lock index lists these rows. If it is
--- long, each row is looked at instead.
+-- The rows that have a lock from before `at` on one of the scanned columns. The lock index lists these rows. If the
+-- index is long, the script looks at each row instead.
 local KNOWN = 200
 local locks = call('ZRANGE', tag .. 'locks', 0, KNOWN)
 local locked, lock_fields = {}, #locks > KNOWN and {}

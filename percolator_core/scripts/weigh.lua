@@ -16,8 +16,8 @@ local observers = busy_observers(tag, {unpack(ARGV, 2, 1 + count)})
 -- Bytes of a row's entry in the row index, beside its key.
 local ENTRY = 100
 
--- The newest commit timestamp among the fields of a row. A lock, or a cell that an observer has not
--- processed yet, counts as newer than all: such a row does not move, so others have to make room.
+-- The newest commit timestamp among the fields of a row. A cell that an observer has not processed yet, or a
+-- field that is no cell (such as a lock), counts as newer than all: such a row stays, so others have to make room.
 local function newest_of(row, fields)
   local newest = 0
   for i = 1, #fields, 2 do

@@ -10,9 +10,9 @@ local function failed_over(start_ts, oracle)
   return start_ts < tonumber(floor or '0')
 end
 
--- Return the commit timestamp of the version that the transaction start_ts wrote to a cell, or nil. No other
--- transaction can commit to the cell between its start and its commit, so only the first version above start_ts can
--- be its own.
+-- Return the commit timestamp of the version that the transaction start_ts wrote to a cell, or nil. Between the start
+-- and the commit of this transaction, no other one can commit to the cell. So only the first version above start_ts can
+-- be the transaction's own.
 local function find_commit(tag, row, column, start_ts, newest)
   if not newest then return nil end
   local commit_ts, version_start = version_times(newest)
@@ -35,7 +35,7 @@ local function publish(tag, row, column, newest, commit_ts, kind, start_ts, valu
 end
 
 -- Replace the lock of start_ts on a cell by the version that it contains, and mark the cell for the observers that are
--- registered at the commit. Do nothing without the lock.
+-- registered at the commit. Without such a lock, do nothing.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)

@@ -1,6 +1,6 @@
--- The dirty index: one sorted set per observer; a member is a cell, its score the earliest time it may be claimed. The
--- score of a lease, its deadline, is odd and every other score is even, so that no mark is mistaken for a lease. Needs
--- clock and layout.
+-- The dirty index: one sorted set per observer. A member is a cell, and its score is the earliest time at which the
+-- cell may be claimed. The score of a leased cell is the deadline of the lease. A deadline is odd and every other score
+-- is even, so that no mark is mistaken for a lease. Needs clock and layout.
 
 local function dirty_mark(column, row)
   return pack_column(column) .. row
@@ -10,8 +10,9 @@ local function even(time)
   return time - time % 2
 end
 
--- Return the fields of a meta hash that a call needs for the cells in ARGV, or nil if more than 16 may be needed. Each
--- cell has `step` arguments; the third is the column. A table with base or observers has many fields: do not read all.
+-- Return the fields of a meta hash that a call needs for the cells in ARGV, or nil if more than 16 may be needed: then
+-- the call reads all. The hash of a table with base or observers has many fields, so usually not all are read. Each
+-- cell has `step` arguments; the third is the column.
 local function fields_for(first, step, last)
   local column = ARGV[first + 2]
   local fields, seen = {'version', 'safe', 'o' .. column}, nil
@@ -44,7 +45,7 @@ local function read_meta(tag, fields)
   return meta
 end
 
--- Return column -> names of its observers, as the active chain registered them.
+-- Return a table with the names of the observers of each column, as the active chain registered them.
 local function observed_columns(tag)
   local columns = {}
   for field, observers in pairs(read_meta(tag)) do
@@ -102,8 +103,8 @@ local function release_row(tag, observer, row, column)
   end
 end
 
--- Mark a cell for its observers. The prewrite does so, so that an observer finds the lock soon if its owner dies. The
--- commit marks the cell again, because other observers may be registered by then.
+-- Mark a cell for its observers. The prewrite marks it, so that an observer soon finds the lock if the owner of the
+-- lock dies. The commit marks the cell again, because other observers may be registered by then.
 -- An existing mark keeps its score: the holder of the lease reads the cell again before it clears the mark, and finds
 -- this write. The cell is due at `time`, or now if that is nil.
 local function mark_strongly(tag, observers, row, column, time, is_committed)
@@ -120,11 +121,11 @@ end
 -- Set a weak mark; return true if there was none. A notification during a lease is recorded in no cell, so the score
 -- records it: the score becomes the even number after the deadline. The holder of the lease finds the score changed and
 -- makes the mark due again.
--- Until then no other run starts, because it would conflict. If the holder dies, the mark is due at the end of the lease.
--- A mark that was postponed after a failure stays as it is: otherwise frequent notifications would use up the cell's
--- attempts at once. A mark that is due already stays, too, unless the notification is a boost for this observer: then the
--- mark moves ahead. So the cells that a loop notified most often run first, and the loop ends after fewer runs. A boost
--- and the bound of all boosts of a mark are in µs.
+-- Until then no other run starts, because the two would conflict. If the holder dies, the mark is due at the end of the
+-- lease. A mark that was postponed after a failure stays as it is: otherwise frequent notifications would use up the
+-- cell's attempts at once. A mark that is due already stays, too, unless the notification is a boost for this observer:
+-- then the mark moves ahead. So the cells that a loop notified most often run first, and the loop ends after fewer
+-- runs. A boost moves a mark ahead by BOOST µs, but at most to MOST_BOOST µs before now.
 local BOOST, MOST_BOOST = 1000000, 60000000
 
 local function set_weakly(tag, observer, mark, is_boost)
@@ -144,7 +145,8 @@ local function set_weakly(tag, observer, mark, is_boost)
   return score == 0
 end
 
--- Set the weak marks of a cell. `boosted` is the value of the notification: the observers for which it is a boost.
+-- Set the weak marks of a cell. `boosted` is the value of the notification, which names the observers for which the
+-- notification is a boost.
 local function mark_weakly(tag, observers, row, column, boosted)
   if not observers then return end
   local mark = dirty_mark(column, row)
@@ -154,9 +156,9 @@ local function mark_weakly(tag, observers, row, column, boosted)
   end
 end
 
--- True if a rerun deleted the acknowledgement after `start_ts`. After the deletion the rerun sets its mark; it does not
--- change a mark that exists. A run that began before the deletion must not clear that mark: the rerun needs a run that
--- begins later.
+-- True if a rerun deleted the acknowledgement after `start_ts`. After the deletion, the rerun marks the cell, unless
+-- the cell has a mark already. A run that began before the deletion must not clear this mark: the rerun needs a run
+-- that begins after the deletion.
 local function is_to_be_redone(acknowledgement, start_ts)
   if not acknowledgement then return false end
   local commit_ts, _, kind = version_times(acknowledgement)
@@ -184,9 +186,9 @@ local function is_ours(score, deadline, before)
   return score == deadline or score == before or score == deadline + 1 or score == before + 1
 end
 
--- A run could not clear a mark: make the mark due again. A strong mark becomes due even if the lease is not ours any
--- more: the acknowledgement lets only one run commit. A weak mark becomes due only if its score shows that the lease is
--- still ours.
+-- Make a mark due again: the run under its lease could not clear it. A strong mark becomes due even if the lease is not
+-- ours any more: the acknowledgement lets only one run commit. A weak mark becomes due only if its score shows that the
+-- lease is still ours.
 local function end_lease(tag, observer, mode, mark, deadline, before)
   local key = tag .. 'dirty:' .. observer
   if mode == 'weak' then
@@ -206,7 +208,7 @@ local function is_dirty(tag, row, column, observers)
   return false
 end
 
--- Return those of the observers that have a cell in the tablet which is dirty or in quarantine.
+-- Return those of the observers for which a cell of the tablet is dirty or in quarantine.
 local function busy_observers(tag, observers)
   local busy = {}
   for _, observer in ipairs(observers) do

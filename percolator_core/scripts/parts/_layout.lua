@@ -40,8 +40,8 @@ local function lock_without_value(lock)
   return string.sub(lock, 1, 26 + owner_length + primary_length)
 end
 
--- Pack a column that something follows: its length goes in front, in four bytes. A column's name may have 64 KiB, and
--- the column of an acknowledgement, which contains such a name, is longer.
+-- Pack a column so that other bytes can follow it: its length goes in front, in four bytes. A column's name may have 64
+-- KiB, and the column of an acknowledgement, which contains such a name, is longer.
 local function pack_column(column)
   return struct.pack('>I4', #column) .. column
 end
@@ -74,7 +74,8 @@ local function history_prefix(column)
   return pack_column(column)
 end
 
--- The observed column of an acknowledgement; nil if `column` is another one, also for the marker of a typed row.
+-- If `column` is that of an acknowledgement, return the observed column. Otherwise, also for the marker of a typed row,
+-- return nil.
 local function acknowledged(column)
   local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
   return behind and string.sub(column, behind + 1) or nil
@@ -87,7 +88,7 @@ local function drop_if_empty(tag, row)
   return 1
 end
 
--- Tombstones and old versions below the safe point may have been removed, so their absence proves nothing.
+-- Return the safe point. Tombstones and old versions below it may have been removed, so their absence proves nothing.
 local function safe_point(tag)
   return tonumber(redis.call('HGET', tag .. 'meta', 'safe') or '0')
 end
