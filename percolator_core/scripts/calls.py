@@ -1,7 +1,7 @@
 """One function for each script: it builds the call, and says how the reply is decoded.
 
-Nothing else knows the order of a script's arguments. A function is named as its script, and its parameters as
-the keys and arguments in the script's header, which explains them. `Store.run` executes a call.
+Nothing else knows the order of a script's arguments. A function has its script's name. Its parameters have
+the names of the keys and arguments in the script's header, which explains them. `Store.run` executes a call.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def leave_base(tag: bytes, manifest: bytes, version: bytes, safe_point: int) -> 
 
 
 def lease_base(tag: bytes, owner: str, milliseconds: int) -> Call[bool]:
-    """Take, renew or end the lease of a base's maintainer; return True if the owner has or had it."""
+    """Take, renew or end a maintainer's lease of a base; return False if another owner has the lease."""
     return "lease_base", (tag,), (owner, milliseconds), bool
 
 
@@ -208,7 +208,7 @@ def commit(  # noqa: PLR0917
 
 
 def rollback(tags: Sequence[bytes], start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
-    """Remove a transaction's locks; return how many."""
+    """Remove a transaction's locks; return how many were removed."""
     return "rollback", tags, (start_ts, *cells), replies.as_it_is
 
 
@@ -242,7 +242,7 @@ def held(
     untouched: int | None = None,
     entries: Sequence[bytes] = (),
 ) -> Call[replies.Held]:
-    """Read the locks of ``entries`` of the lock index; without ``entries``, of a step through the index."""
+    """Read locks: those of ``entries`` of the lock index, or without ``entries``, those that a step finds."""
     arguments = (cursor, most, b"" if untouched is None else untouched, *entries)
     return "held", (tag,), arguments, replies.Held._make
 
@@ -258,7 +258,7 @@ def read(tag: bytes, at: int, row: bytes, columns: Iterable[bytes]) -> Call[repl
 def history(
     tag: bytes, row: bytes, column: bytes, most_versions: int, most_bytes: int = -1
 ) -> Call[list[bytes]]:
-    """Read the packed versions of a cell, newest first; ``most_bytes`` of each, -1 for all."""
+    """Read the packed versions of a cell, newest first, each cut to ``most_bytes``; -1 does not cut."""
     return "history", (tag,), (row, column, most_versions, most_bytes), replies.as_it_is
 
 
@@ -329,7 +329,7 @@ def write_cells(tag: bytes, version: bytes, rows: Sequence[bytes | int]) -> Call
 def claim(
     tags: Sequence[bytes], most: int, lease_ms: int, horizon_ms: int, groups: Sequence[str | int]
 ) -> Call[replies.Claimed]:
-    """Lease dirty cells. A group: number of tags, number of observers, each observer's name, limit, wait."""
+    """Lease dirty cells. A group has: number of tags, number of observers, name, limit and wait of each."""
     return "claim", tags, (most, lease_ms, horizon_ms, *groups), replies.claimed
 
 
@@ -386,12 +386,12 @@ def quarantine(  # noqa: PLR0917
 def requeue(
     tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
 ) -> Call[replies.Requeued]:
-    """Make quarantined ``marks`` dirty again; without ``marks``, those of a step through the quarantine."""
+    """Make quarantined cells dirty again: those of ``marks``, or without ``marks``, those that a step finds."""
     return "requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make
 
 
 def discard(tag: bytes, observer: str, records: Sequence[bytes | str]) -> Call[int]:
-    """Remove cells from quarantine, each given as mark, SHA-1 of the record; return how many."""
+    """Remove cells from quarantine, each given as mark, SHA-1 of the record. Return how many it removed."""
     return "discard", (tag,), (observer, *records), replies.as_it_is
 
 

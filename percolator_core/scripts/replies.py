@@ -31,7 +31,7 @@ RECOVERED: Final = {b"recovered": True, b"same": False}
 
 
 class Defined(NamedTuple):
-    """The data format of the namespace, and the table's entry; None if this client uses another format."""
+    """The data format of the namespace, and the table's entry: None if this client uses another format."""
 
     format: bytes
     entry: bytes | None = None
@@ -157,7 +157,7 @@ class Held(NamedTuple):
 
 
 ReadCell: TypeAlias = list[bytes]
-"""A version; empty if there is none; or None and a lock that is in the way."""
+"""A list with the version; an empty list if there is none; or None and a lock that is in the way."""
 
 
 class ReadCells(NamedTuple):
@@ -176,8 +176,8 @@ def read_cells(reply: list[Any]) -> ReadCells | None:
 
 
 Scanned: TypeAlias = tuple[bytes, bytes, list[bytes], list[list[Any]]]
-"""The bound to go on from, empty at the end; the name of the tablet's base, empty without one; row keys, and
-the cells of each as in the reply."""
+"""The bound to go on from, empty at the end; the name of the tablet's base, empty without one; the keys of
+the rows; and the cells of each row, as in the reply."""
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
