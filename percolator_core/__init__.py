@@ -80,7 +80,7 @@ __all__ = [
     "restore",
 ]
 
-# ``percolator --help`` needs neither Redis nor networkx.
+# A name is imported when it is first used: ``percolator --help`` loads neither Redis nor networkx.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -23,7 +23,10 @@ class Concurrency:
         self._hub: Hub | None = None
 
     def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Have ``fn(*args)`` run when the thread waits for a result; at most ``width`` run at a time."""
+        """Schedule ``fn(*args)``. It runs when the thread waits for a result.
+
+        At most ``width`` functions run at a time.
+        """
         return self._running().submit(fn, *args)
 
     def map(self, fn: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:

@@ -37,7 +37,10 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""The longest pause, in seconds, between a conflict and the next attempt; it doubles up to this limit."""
+"""The longest pause, in seconds, between a conflict and the next attempt.
+
+Each pause is random. The bound of the random pauses doubles up to this limit.
+"""
 
 
 def connect(
@@ -61,7 +64,7 @@ def connect(
         patience: seconds for which a request is repeated while the store does not answer.
         timeout: the longest time, in seconds, to wait for one reply.
         durability: the replicas and disks that must have a write before its commit is reported, such as
-            ``"replicas=1,fsync"``. None takes the URL's ``?durability=``, which is memory only by default.
+            ``"replicas=1,fsync"``. With None, the URL's ``?durability=`` counts; its default is memory only.
 
     Raises:
         ConfigurationError: the URL or the server cannot be used; the message says what to change.
@@ -134,7 +137,7 @@ class Database(Maintenance, Publishing):
     def create_table(
         self, name: type[Table] | str, tablets: int | None = None, notify_only: Iterable[str] = ()
     ) -> None:
-        """Create the typed table of a model, with its indexes, or a raw table of byte cells by its name.
+        """Create the typed table of a model, with its indexes; or, for a name, a raw table of byte cells.
 
         An existing table with the same definition does not change, even if columns or ranges were added to
         it later. ``tablets`` (1 to 4096, by default 16) and ``notify_only`` are for raw tables.
@@ -164,7 +167,7 @@ class Database(Maintenance, Publishing):
     def add_column(self, table: type[Table], name: str) -> None:
         """Add a column of the model to its table, unless the table has the column.
 
-        Existing rows have null in it or, if the column cannot be null, the model's default.
+        In existing rows the column is null or, if it cannot be null, has the model's default.
 
         Raises:
             UnknownTable, UnknownColumn: no such table, or the model has no such column.
@@ -178,7 +181,7 @@ class Database(Maintenance, Publishing):
     def drop_column(self, table: type[Table] | str, name: str) -> None:
         """Drop a column of a typed table and its data. The time is proportional to the number of rows.
 
-        After a crash, the next garbage collection or change of the table removes the rest.
+        After a crash, the next garbage collection or change of the table removes the remaining data.
 
         Raises:
             UnknownTable, UnknownColumn: no such table or column.
@@ -289,7 +292,7 @@ class Database(Maintenance, Publishing):
         return Snapshot(self.client, timestamp)
 
     def timestamp(self) -> int:
-        """A fresh timestamp: all commits before the call are below it."""
+        """A fresh timestamp, above the timestamps of all commits that ended before the call."""
         return self.client.oracle.timestamp()
 
     def history(self, table: str, row: str | bytes, column: str, limit: int = 1000) -> list[Version]:

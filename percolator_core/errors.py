@@ -31,7 +31,7 @@ MOST_NAMED: Final = 200
 def abbreviated(text: AnyStr, longest: int = MOST_NAMED) -> AnyStr:
     """Cut a name to ``longest`` characters or bytes, with ``…`` at the end, for a message or a log line.
 
-    Names of columns and keys of rows have up to 64 KiB.
+    Names of columns, and row keys, can be up to 64 KiB long.
     """
     if len(text) <= longest:
         return text
@@ -180,7 +180,7 @@ class BaseDamaged(PercolatorError):
 
 
 def of_another_process(it: str) -> PercolatorError:
-    """Return the error of a forked child that uses a transaction, snapshot or request of its parent."""
+    """Return the error to raise in a forked child that uses its parent's transaction, snapshot or request."""
     return PercolatorError(
         f"the {it} belongs to the process from which this one was forked: begin a new one here"
     )

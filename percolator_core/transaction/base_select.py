@@ -24,7 +24,7 @@ BASE_ROWS: Final = 65536
 
 STORE_ROWS: Final = 4096
 STORE_BYTES: Final = 8 << 20
-"""One step merges about this many deltas, and bytes of deltas, at most."""
+"""One step merges at most about this many deltas, with at most about this many bytes."""
 
 Fetch = Callable[[TabletScan], bytes]
 """Fetches the next step of a scan, and returns the reference of the tablet's base at that time."""
@@ -52,7 +52,7 @@ def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fe
     while scan.more and len(deltas) < STORE_ROWS and size < STORE_BYTES:
         base = fetch(scan)
         if not base:
-            # The base was removed during the step. The next step finds its rows in the store.
+            # The base was removed during the step. The next step finds the rows in the store.
             return merge.nothing(select.columns)
         deltas.update(scan.deltas)
         size += sum(len(value or b"") for _, delta in scan.deltas for value in delta.values())
@@ -61,7 +61,8 @@ def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fe
         low, high = (end or low, high) if reverse else (low, end)
 
     def merged() -> pa.Table:
-        # This base may be newer than the first deltas: it then has their cells, too, but with equal values.
+        # This base may be newer than the first deltas. Then it also has the cells of those deltas, but with
+        # equal values.
         tablet = others.bases.tablet(handle, select.tag, base)
         return merge.selected(tablet, low, high, deltas, select.columns, select.bound, reverse=reverse)
 
@@ -71,7 +72,7 @@ def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fe
 
 
 def _needed(select: TabletSelect) -> Iterable[ColumnFields]:
-    """The cells of a row that a select needs: the marker, its columns, and the columns of the predicate."""
+    """The cells of a row that a select needs: the marker, and the columns of select and predicate."""
     handle = select.handle
     asked = [] if select.bound is None else columns_of(select.bound)
     names = dict.fromkeys([*(column.name for column in select.columns), *asked])

@@ -10,7 +10,7 @@ from percolator_core.transaction.prefetch import Prefetch
 from percolator_core.transaction.row_read import RowRead
 
 CACHE_BYTES: Final = 16 << 20
-"""Bound of one transaction's cache. A cell read beyond it is not kept, and is read again when needed."""
+"""Bound of one transaction's cache. A cell that does not fit is not kept, and is read again when needed."""
 
 CACHE_CELL: Final = 150
 """Estimated bytes of a cached cell, without its row key and value."""
@@ -33,7 +33,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
     room: int
 
     def __missing__(self, column: ColumnFields) -> dict[bytes, bytes | None]:
-        """The cells of a column that was not read before; without room for it, a dict that is not kept."""
+        """Return an empty dict for a column that was not read before; keep the dict if there is room."""
         cells: dict[bytes, bytes | None] = {}
         # The name takes room, too: the catalog may drop a long name, and then only this cache holds it.
         size = CACHE_COLUMN + column.names_bytes
@@ -51,7 +51,10 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
             cells[row] = value
 
     def keep_extra(self, read: RowRead, limit: bytes) -> None:
-        """Add each cell that prefetch has read, if its version and lock show its value; wait for no lock."""
+        """Add the cells that prefetch has read, except a cell whose version and lock do not show its value.
+
+        This waits for no lock.
+        """
         if self.prefetch is not None:
             self.prefetch.brought += len(read.extra)
         pairs = iter(read.brought)

@@ -1,17 +1,17 @@
 """Reading cells at a timestamp (paper, figure 6, Get).
 
 The newest version of a cell and its lock are two fields of the row's hash. Most reads find no lock, and a
-newest version below the snapshot, so they are one ``HMGET`` and no script. Any other read runs a script: it
-finds an older version, or a lock whose transaction may still commit below the snapshot. The read waits for
-such a lock, or resolves it.
+newest version below the snapshot, so they are one ``HMGET`` and no script. Any other read runs a script. The
+script finds an older version, or a lock whose transaction may still commit below the snapshot. The read waits
+for such a lock, or resolves it.
 
 A missing cell proves nothing by itself: garbage collection removes deletions, tables are dropped, and cold
 rows move to the base. The cell does not exist if the tablet has a version, no safe point above the snapshot,
 and no base. With a base, the value is that of the base. Version, safe point and base of the tablet are read
-after the cell. If rows often lack the column, one request reads them and the cell.
+after the cell. If rows often lack the column, a single request reads the cell and these three.
 
 A snapshot of the present uses the definitions of tables as of its timestamp; the oracle returns the catalog's
-epoch with it. A snapshot of the past uses the definitions as of the moment when it was made.
+epoch with the timestamp. A snapshot of the past uses the definitions as of the moment when it was made.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from percolator_core.transaction.scan import delta_of, merged_cells, settled_row
 from percolator_core.transaction.write_buffer import TableWrites
 
 _FIRST_STEP: Final = 500
-"""The number of cells in the first step: the size of their values is not known yet."""
+"""The number of cells in the first step, in which the size of the values is not known yet."""
 
 _Cell: TypeAlias = tuple[TableHandle, bytes, str]
 """A cell that is read: its table, row and column."""
@@ -124,7 +124,10 @@ class CellReads(LateReads):
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:
-        """The values of some cells of many rows, row by row: one command for each row, in bounded steps."""
+        """Return the values of some cells of many rows, row by row.
+
+        Each row needs one command. The commands are sent in bounded steps.
+        """
         self._must_be_open()
         wanted = list(wanted)
         values = iter(self._values(wanted))
@@ -151,7 +154,7 @@ class CellReads(LateReads):
     # The snapshot's timestamp.
 
     def _first_read(self, commands: Sequence[Any], cells: Iterable[_Cell] = ()) -> list[Any]:
-        """Request the timestamp, and in the same batch run the commands that read ``cells`` after it."""
+        """Request the timestamp and, after it in the same batch, run the commands that read ``cells``."""
         self._must_be_of_this_process()
         # This repeats `Oracle.timestamp_then` in line, because most transactions take this path.
         oracle = self._client.oracle
@@ -200,7 +203,7 @@ class CellReads(LateReads):
             yield handle, row if type(row) is bytes else row_bytes(row), (handle.columns[column],)
 
     def _sparse_cell(self, handle: TableHandle, row: bytes, column: ColumnFields) -> bytes | None:
-        """Read a cell that is likely to be missing; the same request reads version, safe point and base."""
+        """Read a cell that is likely to be missing, and the tablet's version, safe point and base with it."""
         self._gets += 1
         tablet = handle.tablet(row)
         commands = pack_read(handle.row_prefixes[tablet] + row, column.packed), handle.standings[tablet]

@@ -1,8 +1,8 @@
 """The parts that all transactions of one database connection share: store, oracle, catalog, liveness token.
 
 The *liveness token* is a key that this client renews while it lives (paper, section 2.2, where it is a file
-in the lock service). A lock whose owner has no token is resolved immediately, any other lock after its time
-to live.
+in the lock service). A lock whose owner has no token is resolved immediately, and any other lock is resolved
+after its time to live.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Timeouts:
 
 
 class Life(NamedTuple):
-    """A client's life in one process: its name, and the thread that renews its token until ``stop``."""
+    """A client's life in one process: its name, and the thread that renews its token (``stop`` ends it)."""
 
     owner: bytes
     stop: threading.Event
@@ -64,18 +64,18 @@ class Client:
         Then no script can reach both a tablet and the oracle, so that every commit has two phases.
         """
         self.finish_schema_change: Callable[[str, bytes], None] = lambda _name, _version: None
-        """Finishes or repairs a schema change after a tablet refused a version; `Database` sets it.
+        """Finishes or repairs a schema change after a tablet refused a version; may raise LockTimeout.
 
-        Without this function a refused transaction only loads the catalog again. Raises LockTimeout.
+        `Database` sets this function. Without it a refused transaction only loads the catalog again.
         """
         self.lives: dict[int, Life] = {}
-        """The life in each process, by process id: a forked child is another client, with a name of its
-        own."""
+        """The life in each process, by process id: a forked child is another client with another
+        name."""
 
     def owner(self) -> bytes:
         """Return this client's name in locks.
 
-        The first call sets the liveness token, so no lock is older than it.
+        The first call sets the liveness token, so no lock is older than the token.
         """
         life = self.lives.get(process.pid)
         return (life or self._come_alive()).owner
@@ -86,7 +86,7 @@ class Client:
         return set(raw.decode().split(",")) - {""} if raw else set()
 
     def observed_columns(self) -> dict[str, dict[str, list[str]]]:
-        """The observers of each column by table, as recorded by the activation that began last."""
+        """For each table, the observers of its columns, as the activation that began last recorded them."""
         raw = self.store.one((b"HGET", self.store.keyspace.chain, b"observed"))
         found: dict[str, dict[str, list[str]]] = json.loads(raw) if raw else {}
         return found
@@ -160,7 +160,7 @@ class Client:
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)
         if self.store.clustered:
-            # The token must not wait for the oracle: another server may have the oracle, and be unreachable.
+            # The token must not wait for the oracle, which may be on another server that cannot be reached.
             (stands,) = apart(token)
             ((newest, _),) = apart(self.oracle.keep_ahead())
         else:

@@ -49,20 +49,20 @@ T = TypeVar("T")
 D = TypeVar("D", Prewritten, Committed, Fate)
 
 AtOnce: TypeAlias = tuple[Call[Prewritten], Prewritten, bool]
-"""A commit in one call: the call, its reply, and True if it was sent twice.
+"""A commit in one call: the call, its reply, and True if the call was sent twice.
 
-A plain tuple, because each such commit makes one.
+It is a plain tuple, which is fast to make, because each such commit makes one.
 """
 
 _PARTS: Final = 5
 """The number of arguments for each prewritten cell."""
 
 _LOCK_ROUNDS: Final = 8
-"""A commit is attempted at most this many times; between attempts it resolves a dead transaction's locks."""
+"""At most this many attempts to commit. Between attempts, a dead transaction's locks are resolved."""
 
 
 class _Refused(Exception):
-    """A prewrite was refused because of one mutation; ``lock`` is the packed lock on its cell, if any."""
+    """A prewrite was refused because of one mutation; ``lock`` is the packed lock on that cell, if any."""
 
     def __init__(self, mutation: Mutation, reason: str, lock: bytes | None) -> None:
         self.mutation = mutation
@@ -82,7 +82,7 @@ class Commit:
         restock: bool = False,
         owner: int | None = None,
     ) -> None:
-        """If ``restock``, a commit in one call also fetches a spare timestamp for another transaction.
+        """With ``restock``, a commit in one call also fetches a spare timestamp for another transaction.
 
         ``owner`` is the id of the process that began the transaction. A forked child does not commit.
         """
@@ -92,7 +92,7 @@ class Commit:
         self.start_ts = start_ts
         self.primary = mutations[0]
         self._local_oracle = () if client.one_call_a_tablet else (client.store.keyspace.oracle,)
-        """The oracle's key, for scripts that can reach it: it has the timestamp of the last failover."""
+        """The oracle's key, if scripts can reach it: the oracle has the timestamp of the last failover."""
         self.calls = bounded_calls(mutations, client.one_call_a_tablet)
         """The mutations of each call, the primary's call first."""
         self._fresh_at = 0.0
@@ -129,8 +129,8 @@ class Commit:
     def prewrite(self) -> int:
         """First phase: lock every cell. Return the commit timestamp.
 
-        The timestamp is requested after the last prewrite, on the same connection. So it is above the start
-        of every snapshot that did not see the locks.
+        The timestamp is requested after the last prewrite, on the same connection. So the timestamp is above
+        the start of every snapshot that did not see the locks.
         """
         try:
             return self._clearing_locks(self._prewrite_all)
@@ -182,7 +182,7 @@ class Commit:
         raise self._aborted()
 
     def _clearing_locks(self, attempt: Callable[[], int]) -> int:
-        """Run ``attempt``; after a refusal by the lock of a dead transaction, resolve the lock and repeat."""
+        """Run ``attempt``. If the lock of a dead transaction prevents it, resolve the lock and repeat."""
         resolver: Resolver | None = None
         for remaining in range(_LOCK_ROUNDS - 1, -1, -1):
             try:
@@ -284,9 +284,9 @@ def commit_at_once(
 ) -> AtOnce | None:
     """Prewrite and commit a write set that fits into one call, without an object for each write.
 
-    ``writes`` and ``handles`` are by the table's name; ``restock`` and ``owner`` are as for `Commit`. After a
-    refusal, call `Commit.run`. Return None if the write set needs two phases, or has only notifications. The
-    order of the cells is that of `mutations_of`.
+    ``writes`` and ``handles`` have table names as keys. ``restock`` and ``owner`` are as for `Commit`. After
+    a refusal, call `Commit.run`. Return None if the write set needs two phases, or has only notifications.
+    The order of the cells is that of `mutations_of`.
     """
     if client.one_call_a_tablet:
         return None
@@ -313,7 +313,7 @@ def commit_at_once(
             if is_large or len(cells) > _PARTS * write_set.CELLS_PER_CALL:
                 return None
     if cells[3] == NUMBERS[NOTIFY]:
-        # The primary is the first cell that is written.
+        # The primary is the first cell that is not a notification.
         writes_at = (at for at in range(0, len(cells), _PARTS) if cells[at + 3] != NUMBERS[NOTIFY])
         if (at := next(writes_at, None)) is None:
             return None

@@ -1,4 +1,4 @@
-"""Reads for which the newest version and the lock of a cell do not suffice: by script, and from the base."""
+"""Reads for which a cell's newest version and lock do not suffice. They run a script, or read the base."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class LateReads(TypedReads):
         """
         fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
         if len(fields) > len(handle.definition.value_columns):
-            fields = []  # whole rows: the store has only few columns of most rows
+            fields = []  # read whole rows: of most rows the store has only few columns
         left: Sequence[bytes] = handle.tags
         while left:
             scans = [
@@ -134,7 +134,8 @@ class LateReads(TypedReads):
                 if seen[-1] or not any(seen):
                     yield self._client.bases.tablet(handle, tag, seen[-1]), found
                 else:
-                    # The base was removed: scan again, because its rows may be at keys already passed.
+                    # The base was removed, and its rows came into the store, perhaps at keys that the scan
+                    # has passed. So scan again.
                     again.append(tag)
             left = again
 
@@ -201,7 +202,7 @@ class LateReads(TypedReads):
         return _Found(unpack_version(cell[0]) if cell else None, None, found.base)
 
     def _read_slowly(self, handle: TableHandle, row: bytes, column: bytes) -> Version | None:
-        """The visible version of a cell; waits for a live lock, and resolves the lock of a dead client."""
+        """Return the visible version of a cell. Wait for a live lock; resolve the lock of a dead client."""
         patience = Patience(self._client)
         while True:
             (reply,), _ = self._ask([self._read_command(handle, row, column)])

@@ -24,7 +24,7 @@ LockedCell: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class Resolver:
-    """Decides the fates of transactions by their locks, and rolls the locks forward or back."""
+    """Decides the fates of transactions that own locks, and rolls the locks forward or back."""
 
     __slots__ = ("_client", "_decided")
 
@@ -40,7 +40,8 @@ class Resolver:
     def resolve_all(self, tag: bytes, cells: Sequence[LockedCell]) -> list[Fate]:
         """Resolve locks of one tablet, and return their transactions' fates.
 
-        Give at most as many locks as one call may commit. A cell that no longer has its lock is skipped.
+        ``cells`` has at most as many locks as one call may commit. A cell that no longer has its lock is
+        skipped.
         """
         starts = [start_of_lock(packed) for _, _, packed in cells]
         one_each = {start: packed for start, (_, _, packed) in zip(starts, cells, strict=True)}
@@ -57,9 +58,9 @@ class Resolver:
         return [fates[start] for start in starts]
 
     def fates(self, locks: Iterable[Lock]) -> dict[int, Fate]:
-        """Return the fates of the locks' transactions, by start timestamp; roll back the dead ones.
+        """Return a dict from start timestamps to the fates of the locks' transactions.
 
-        All fates are requested together, each once.
+        Dead transactions are rolled back. All fates are requested together, and each fate only once.
         """
         by_transaction = {lock.start_ts: lock for lock in locks}
         found = {start: fate for start in by_transaction if (fate := self._decided.get(start)) is not None}
@@ -110,7 +111,7 @@ class Patience:
 def settling(
     client: Client, fate: Fate, start_ts: int, tags: Sequence[bytes], cells: Sequence[bytes | int]
 ) -> Command:
-    """The command that rolls a transaction's locks on some cells forward or back, by its fate.
+    """Return the command that rolls a transaction's locks on some cells forward or back, as ``fate`` says.
 
     ``cells`` has four elements for each cell: the tag's position, row, column and kind. Cells that the
     transaction has not locked are skipped.

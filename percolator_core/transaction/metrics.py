@@ -1,11 +1,12 @@
 """Counters of transactions: operations, and the commands and round trips that they took.
 
-An *operation* is the read of a cell by name: one in ``get``, each cell of ``get_many``, each column that
-``get_row`` names, and the cells of an observer's acknowledgement. A read that is *sent* is one command to the
-store: an ``HMGET``, which reads any number of columns of one row, or a call of the script that reads older
-versions. The paper (section 2.5) sends one command for each cell, so ``operations / sent`` measures the
-saving by cache, prefetch and grouping by rows. Scans, and reads of whole rows, name no cells and are counted
-separately. Reads of a transaction's own writes are not counted.
+An *operation* is the read of one cell by name. ``get`` counts one operation, ``get_many`` counts one for each
+cell, and ``get_row`` counts one for each column that it reads by name. The cells that a run of an observer
+reads for its acknowledgement also count. A *sent* read is one command to the store: an ``HMGET``, which reads
+any number of columns of one row, or a call of the script that reads older versions. The paper (section 2.5)
+sends one command for each cell, so ``operations / sent`` measures what cache, prefetch and grouping by rows
+save. Scans, and reads of whole rows, name no cells and are counted separately. Reads of a transaction's own
+writes are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Cost:
     """Counters of one transaction.
 
     Attributes:
-        round_trips: requests for whose replies the transaction waited, each with any number of commands. A
+        round_trips: requests whose replies the transaction waited for; each has any number of commands. A
             commit in one call counts as 1, a commit in two phases as 2. A commit may send further requests,
             for a very large write set, a lost reply or another client's lock; they are not counted.
         requests: round trips with reads of cells by name.
@@ -49,10 +50,10 @@ class Cost:
 
 @dataclass(slots=True)
 class Metrics(Cost):
-    """Sums over the transactions of a database connection that have ended since it was opened.
+    """Sums over the transactions of a database connection that have ended since `connect`.
 
-    ``transactions`` were committed or rolled back, ``commits`` were committed; the others are as in `Cost`.
-    Plain snapshots do not end and are not counted.
+    ``transactions`` counts all transactions that were committed or rolled back, and ``commits`` counts those
+    that were committed. The other fields are as in `Cost`. Plain snapshots do not end and are not counted.
     """
 
     transactions: int = 0
@@ -60,17 +61,17 @@ class Metrics(Cost):
 
     @property
     def saved(self) -> int:
-        """Operations that needed no further command."""
+        """Operations that needed no command of their own."""
         return self.operations - self.sent
 
     @property
     def unused(self) -> int:
-        """Cells that prefetch read, and that no operation has read later."""
+        """Prefetched cells that no later operation has read."""
         return self.prefetched - self.served
 
 
 Numbers: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
-"""The fields of a `Cost` in their order; faster to make than an object."""
+"""The fields of a `Cost` in their order. A tuple is faster to make than an object."""
 
 NAMES: Final = tuple(field.name for field in fields(Cost))
 
@@ -82,7 +83,7 @@ class Tally:
     """Adds up the costs of transactions of all threads.
 
     A transaction that ends appends a pair to ``ended``: True if it committed, and its `Numbers`. Appending
-    takes no lock. A transaction that finds `FOLD` entries there calls `fold`.
+    takes no lock. If ``ended`` then has `FOLD` entries, the transaction calls `fold`.
     """
 
     __slots__ = ("_lock", "_sums", "ended")

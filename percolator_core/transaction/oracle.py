@@ -1,11 +1,11 @@
 """The timestamp oracle: strictly increasing timestamps (paper, section 2.3).
 
-The oracle is a hash in the store and a script; this module is its client. A timestamp is microseconds since
-the epoch. If the clock is behind the newest timestamp, the next timestamp is still higher. Tasks whose
-requests are sent in one batch share one request to the oracle; several batches may be under way at a time.
-The timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp is requested
-after the last prewrite, and a snapshot must see all earlier commits. Only a transaction that reads nothing
-may start at a spare timestamp.
+The oracle is a hash in the store and a script; this module is its client. A timestamp is a number of
+microseconds since 1970. If the clock is behind the newest timestamp, the next timestamp is still higher.
+Tasks whose requests are sent in one batch share one request to the oracle; several batches may be under way
+at a time. The timestamp of a commit or of a read snapshot is never fetched in advance: a commit's timestamp
+is requested after the last prewrite, and a snapshot must see all earlier commits. Only a transaction that
+reads nothing may start at a spare timestamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_SPARES: Final = 1024
 
 
 class Oracle:
-    """Requests timestamps, and refuses one that is not above all timestamps this client saw before.
+    """Requests timestamps. It refuses a timestamp that is not above all that this client saw before.
 
     ``seen`` is the newest timestamp that this client has seen.
     """
@@ -43,13 +43,13 @@ class Oracle:
         """Spare timestamps, which came with the replies to commits.
 
         Each has the time when it came (`time.monotonic`), and the id of the process that received it. A
-        transaction that reads nothing may start at one, because it is ordered by its commit alone. An older
-        start only makes a conflict more likely, and then the transaction takes a fresh timestamp. Never use a
-        spare for a commit or a read.
+        transaction that reads nothing may start at a spare timestamp, because its commit timestamp alone
+        decides its place in the order. An older start only makes a conflict more likely, and after a conflict
+        the transaction takes a fresh timestamp. Never use a spare for a commit or a read.
         """
 
     def note(self, timestamp: int) -> None:
-        """Remember a timestamp that the oracle gave to this client or another one."""
+        """Remember a timestamp that the oracle gave to this client or to another client."""
         self.seen = max(self.seen, timestamp)
 
     def accept(self, timestamp: int, seen_before: int) -> int:
@@ -67,7 +67,7 @@ class Oracle:
         return timestamp
 
     def keep_ahead(self) -> Command:
-        """The command that raises the oracle's durable high-water mark. It gives out no timestamp."""
+        """The command that raises the oracle's durable high-water mark, and gives out no timestamp."""
         keys = self._store.keyspace
         return self._store.command(calls.timestamp(keys.oracle, keys.catalog, 0))
 
@@ -89,16 +89,17 @@ class Oracle:
         return self.timestamp_then()[0]
 
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
-        """A fresh timestamp, the catalog's epoch at that time, and the replies to commands run after both.
+        """Return a fresh timestamp, the catalog's epoch at that time, and the replies to ``commands``.
 
-        This takes one round trip. The epoch counts the changes of the catalog; None before the first change.
+        The commands run after timestamp and epoch are read. All this takes one round trip. The epoch counts
+        the changes of the catalog; it is None before the first change.
         """
         seen = self.seen
         timestamp, epoch, replies = self._store.timestamp_then(*commands)
         return self.accept(timestamp, seen), epoch, replies
 
     def then_timestamp(self, several: Sequence[Call[T]]) -> tuple[list[T], int]:
-        """The replies to commands, and a timestamp given out after them, in one round trip."""
+        """Return the replies to calls, and a timestamp that is given out after them, in one round trip."""
         seen = self.seen
         replies, timestamp = self._store.then_timestamp(several)
         return replies, self.accept(timestamp, seen)

@@ -1,14 +1,15 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
 A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row adds
-other columns: those that earlier runs of the same observer read in most rows with the same first read. The
-first read of a row reads a column or the acknowledgement. Statistics by table would be wrong for an observer
-that reads five columns of its own row and one column of a thousand other rows.
+other columns. There are statistics for each first read, which reads a certain column or the acknowledgement.
+The columns to add are those that earlier runs of the same observer have read in most rows with the same first
+read. Statistics by table would be wrong for an observer that reads five columns of its own row and one column
+of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would suffice for an ordinary read: it has
-no lock, and either a version below the snapshot or no version, if this proves that the cell does not exist
-(`cell_reads`). The transaction reads any other cell when it needs the cell. So prefetch never waits for a
-lock, never resolves a lock, and never fails.
+no lock, and it either has a version below the snapshot or is proved not to exist (`cell_reads`). If a
+prefetched cell does not suffice, the transaction reads the cell again when it needs it. So prefetch never
+waits for a lock, never resolves a lock, and never fails.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ USUAL: Final = 0.5
 
 LARGE: Final = 64 << 10
 NEARLY_ALWAYS: Final = 0.9
-"""The share for a column whose values have more than `LARGE` bytes on average."""
+"""The share that replaces `USUAL` for a column whose values have more than `LARGE` bytes on average."""
 
 LARGEST: Final = 4 << 20
-"""A column whose values are larger on average is never prefetched: four of them would fill the cache."""
+"""A column is never prefetched if its values are larger than this on average: four would fill the cache."""
 
 WINDOW: Final = 128
 """All counts are halved after this many rows, so that the statistics follow a change."""
@@ -47,7 +48,7 @@ _SMOOTHING: Final = 8
 """The average size of a column's values covers about this many of the newest values."""
 
 _FEW_ROWS: Final = 8
-"""A new plan is made after each row up to this number of rows, and later once in this many rows."""
+"""Up to this number of rows, a new plan is made after each row; later, once in this many rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
 """The first read of a row: the table if it read the acknowledgement, else the requested column."""
@@ -119,8 +120,8 @@ class Group:
 class Habits:
     """The reads of one observer's runs, learned from each run. Threads may share it.
 
-    ``groups`` are the statistics by first read, the oldest first. ``plans`` is replaced as a whole, so it is
-    read without a lock.
+    ``groups`` has the statistics for each first read; the group that was used longest ago comes first.
+    ``plans`` is replaced as a whole, so it is read without a lock.
     """
 
     __slots__ = ("_lock", "groups", "plans")
@@ -185,7 +186,7 @@ class Prefetch:
         return True
 
     def extend(self, reads: Sequence[RowRead], room: int) -> None:
-        """Add to each first read of a row the columns of its plan, up to ``room`` bytes in all."""
+        """Add planned columns to each read that is the first of its row, up to ``room`` bytes in all."""
         room = min(room, BYTES_AT_ONCE)
         for read in reads:
             trigger = read.columns[0]
@@ -197,7 +198,7 @@ class Prefetch:
     def extra_of_run(
         self, handle: TableHandle, row: bytes, columns: Sequence[bytes], room: int
     ) -> Sequence[ColumnFields]:
-        """The columns to add to a run's first read; it reads the encoded ``columns`` in any case."""
+        """Return columns to add to the first read of a run, which reads the encoded ``columns`` anyway."""
         if self._begin(handle, row, handle):
             # The observed column counts as prefetched, because the run has not read it yet.
             known = [handle.fields(one) for one in columns if not is_internal(one)]
@@ -214,7 +215,7 @@ class Prefetch:
                     record[column] = len(values[position] or b"")
 
     def _begin(self, handle: TableHandle, row: bytes, trigger: Trigger) -> bool:
-        """Record the first read of a row; return False after an earlier read or too many rows."""
+        """Record the first read of a row; return False if it is not the first, or after too many rows."""
         rows = self._records.setdefault(handle, {})
         if row in rows or len(rows) >= _ROWS_RECORDED:
             return False

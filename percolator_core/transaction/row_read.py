@@ -10,7 +10,7 @@ from percolator_core.store.packing import Command, pack_read
 
 CELLS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 8 << 20
-"""Bounds of each step in which many cells are read. Sizes are estimated from the step before."""
+"""Bounds of each step of a read of many cells. The size of a step is estimated from the previous one."""
 
 UNREAD: Final[Any] = object()
 """Stands for a value that has to be read. None stands for a cell that was read and does not exist."""
@@ -20,7 +20,7 @@ class RowRead:
     """Cells of one row that one command reads: the requested ``columns``, and ``extra`` ones for prefetch.
 
     ``positions`` has, for each of the ``columns``, the index of its value in the caller's list. ``brought``
-    has the version and the lock of each extra column. ``base`` is as `base_below` returns it.
+    has the version and the lock of each extra column. ``base`` is the result of `base_below`.
     """
 
     __slots__ = ("base", "brought", "columns", "extra", "handle", "positions", "row")
@@ -36,7 +36,7 @@ class RowRead:
 
     @property
     def is_sparse(self) -> bool:
-        """True if a cell may well be missing: then the tablet's version, safe point and base are read."""
+        """True if a cell may well be missing: then also read the tablet's version, safe point and base."""
         return any(one.sparse for one in self.columns) or any(one.sparse for one in self.extra)
 
     def command(self) -> Command:

@@ -3,8 +3,8 @@
 If the newest versions are the visible ones, the script returns them packed and the client unpacks them,
 because all other clients wait while a script runs.
 
-In a tablet with a base, a step returns what the store has in a range of keys: the *deltas* of rows. They are
-merged with the rows of the base while the rows are consumed.
+In a tablet with a base, a step returns what the store has in a range of keys: the *deltas* of rows. The
+deltas are merged with the rows of the base while the caller consumes the result.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PAGE_BYTES: Final = 1 << 20
 """The limits of one step of a scan over one tablet."""
 
 _JUDGED: Final = b"judged"
-"""In a reply, this marks a whole row of which not all newest versions are the visible ones."""
+"""In a reply, this marks a whole row in which a newest version is not the visible one."""
 
 
 class OtherReads(NamedTuple):
     """The reads that a scan needs for cells that its steps do not return.
 
-    ``locked`` reads a cell that a lock blocks, by table, row and encoded column.
+    ``locked`` reads a cell that a lock blocks; its arguments are the table, row and encoded column.
     """
 
     locked: Callable[[TableHandle, bytes, bytes], Version | None]
@@ -104,7 +104,7 @@ class TabletScan:
         self._direction: Direction = "backward" if reverse else "forward"
         self._others = others
         self._merged: Iterator[Row] | None = None
-        """The merged rows of the last step and the base that are not in ``rows`` yet."""
+        """The rows of the last step, merged with the base, that are not in ``rows`` yet."""
         self._store_has_more = True
         self._longest = 0 if cut is None else VERSION_HEADER + cut
         self.rows: list[Row] = []
@@ -126,7 +126,7 @@ class TabletScan:
         return calls.scan(self._tag, at, *bounds, self._direction, self._longest, self._encoded)
 
     def next_page(self) -> bool:
-        """Set ``rows`` to the next rows of the last step; return False if it has no more."""
+        """Set ``rows`` to the next rows of the last step; return False if the step has no more rows."""
         if self._merged is None:
             return False
         reached = self.rows[-1][0]
@@ -185,7 +185,7 @@ class TabletScan:
     def _add(
         self, cells: dict[str, bytes], row: bytes, name: str, column: bytes, cell: Sequence[bytes]
     ) -> None:
-        """Add a cell. ``cell`` has its version, is empty, or has two elements if a lock blocks the read."""
+        """Add a cell. ``cell`` has a version, or is empty, or has two elements if a lock blocks the read."""
         found = self._visible(row, column, cell)
         if found is not None and found.value is not None:
             cells[name] = found.value
@@ -219,7 +219,7 @@ class TabletScan:
         return sum(len(delta) for _, delta in self.deltas)
 
     def _range(self, low: bytes, high: bytes, resume: bytes) -> tuple[bytes, bytes | None]:
-        """Return the range of a step between two bounds, like `rest`; ``resume`` is from the step's reply."""
+        """Return the range that a step covered, in the form of `rest`; ``resume`` is from its reply."""
         first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
         end = None if high == b"+" else high[1:]
         if not resume:
@@ -277,14 +277,14 @@ def merged(
     limit: int | None,
     reverse: bool,
 ) -> Iterator[Row]:
-    """The rows of all scans in row order, at most ``limit``; ``take_steps`` fetches the next steps."""
+    """Yield at most ``limit`` rows of all scans in row order; ``take_steps`` fetches the next steps."""
     take_steps(scans)
     rows: Iterable[Row]
     if any([scan.more for scan in scans]):  # noqa: C419 - faster than a generator
         streams = [_rows_of(scan, take_steps) for scan in scans]
         rows = heapq.merge(*streams, key=itemgetter(0), reverse=reverse)
     else:
-        # All rows are here; to sort them is faster than to merge.
+        # All rows have arrived; sorting them is faster than merging.
         rows = sorted(chain.from_iterable([scan.rows for scan in scans]), key=itemgetter(0), reverse=reverse)
     yield from at_most(limit, rows)
 
@@ -298,7 +298,7 @@ def _rows_of(scan: TabletScan, take_steps: Callable[[Sequence[TabletScan]], None
 
 
 def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """Return a row's cells from all fields of its hash. Newest versions must be visible and unlocked."""
+    """Return a row's cells from all fields of its hash. The newest versions must be visible and unlocked."""
     cells: dict[str, bytes] = {}
     fields = iter(flat)
     for field, version in zip(fields, fields, strict=True):
@@ -309,7 +309,7 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def delta_of(flat: Sequence[bytes]) -> Delta:
-    """Return a row's delta from all fields of its hash. Newest versions must be visible and unlocked.
+    """Return a row's delta from all fields of its hash. The newest versions must be visible and unlocked.
 
     The marker of a typed row is included.
     """
@@ -321,7 +321,7 @@ def delta_of(flat: Sequence[bytes]) -> Delta:
 
 
 def merged_cells(handle: TableHandle, delta: Delta, row: BaseRow | None) -> dict[str, bytes]:
-    """Return the cells of a row by column: those of the base's row, replaced by those of the delta."""
+    """Return the cells of a row by column. A cell of the delta replaces the cell of the base's row."""
     cells = delta if row is None else {**row.cells, **delta}
     names = handle.by_encoded
     return {
@@ -332,15 +332,15 @@ def merged_cells(handle: TableHandle, delta: Delta, row: BaseRow | None) -> dict
 
 
 def at_most(limit: int | None, rows: Iterable[Row]) -> Iterator[Row]:
-    """Return the first ``limit`` rows; None is all. `islice` refuses numbers above `sys.maxsize`."""
+    """Return the first ``limit`` rows; None means all. `islice` refuses numbers above `sys.maxsize`."""
     return islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 
 def first_page(limit: int | None, tablets: int) -> int:
     """The number of rows to fetch from each tablet in a step.
 
-    A hash spreads rows over the tablets, so each tablet has its share of the first ``limit`` rows, and seldom
-    more than three standard deviations above it. A tablet that has more takes another step.
+    A hash spreads rows over the tablets, so each tablet has about its share of the first ``limit`` rows. It
+    seldom has more than this share plus three standard deviations. If it does, it needs another step.
     """
     if limit is None:
         return PAGE_ROWS

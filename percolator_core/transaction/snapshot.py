@@ -50,7 +50,8 @@ _NO_WRITES: Final[dict[str, TableWrites]] = {}
 class Snapshot(CellReads):
     """The tables as of one timestamp; reads only.
 
-    As a context manager it is pinned: garbage collection keeps each visible version until the block ends.
+    A ``with`` statement pins the snapshot: garbage collection keeps each visible version until the block
+    ends.
     """
 
     __slots__ = ("_pin",)
@@ -103,7 +104,10 @@ class Snapshot(CellReads):
                 raise
 
     def _unpin_unawaited(self) -> None:
-        """Unpin without waiting. A lost unpin delays garbage collection until the client ends."""
+        """Unpin without waiting for the reply.
+
+        If the request is lost, the pin delays garbage collection until the client ends.
+        """
         with suppress(PercolatorError):
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
 
@@ -142,8 +146,8 @@ class Snapshot(CellReads):
         if fields.sparse:
             return self._sparse_cell(handle, row, fields)
         # This repeats `_values`, `pack_read`, `is_settled` and `Cache.keep` in line, for a cell that exists.
-        # The condition below may send a cell to `_judge` that `is_settled` would accept. It must never accept
-        # one that `is_settled` rejects.
+        # The condition below may send a cell to `_judge` that `is_settled` would accept. But it must never
+        # accept a cell that `is_settled` rejects.
         place = handle.place
         key = handle.row_prefixes[crc32(row) % handle.tablets if place is None else place(row)] + row
         command = READ % (len(key), key, fields.packed)
@@ -168,7 +172,7 @@ class Snapshot(CellReads):
         return value
 
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
-        """The existing cells of a row by column: of all columns, or of those named.
+        """The existing cells of a row, by column; only the named columns, if ``columns`` is given.
 
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
@@ -187,7 +191,7 @@ class Snapshot(CellReads):
         wanted = list(columns)
         values = self._read_cells((table, key, column) for column in wanted)
         if wanted:
-            self.start_timestamp  # noqa: B018 - a read of a row fixes the snapshot, also if all of it is our own
+            self.start_timestamp  # noqa: B018 - a read of a row fixes the snapshot, even if all of it is ours
         return {column: value for column, value in zip(wanted, values, strict=True) if value is not None}
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:
@@ -204,9 +208,9 @@ class Snapshot(CellReads):
         return self._read_cells(cells)
 
     def versions(self, table: str, row: bytes, columns: Sequence[bytes]) -> list[Version | None]:
-        """The visible versions, with their timestamps, of encoded columns of one row, without own writes.
+        """Return the visible versions, with their timestamps, of encoded columns of one row.
 
-        A run of an observer begins with this read.
+        The transaction's own writes are not included. A run of an observer begins with this read.
         """
         handle, cache = self._handles[table], self._cache
         extra: Sequence[ColumnFields] = ()
@@ -234,9 +238,10 @@ class Snapshot(CellReads):
     def versions_of(
         self, handle: TableHandle, rows: Sequence[bytes], fields: Sequence[ColumnFields]
     ) -> list[list[Version | None]]:
-        """The visible versions of the same cells of many rows, row by row, without own writes.
+        """Return, for each row, the visible versions of the same columns.
 
-        One command for each row, in one round trip. The caller must limit the number of rows.
+        The transaction's own writes are not included. Each row needs one command, and all commands are sent
+        in one round trip. The caller must limit the number of rows.
         """
         self._must_be_open()
         if not rows or not fields:
@@ -277,8 +282,8 @@ class Snapshot(CellReads):
 
         ``start`` is inclusive, ``stop`` exclusive; ``prefix`` narrows both. Rows that have none of the
         ``columns`` are left out. At most ``limit`` rows (0 or more) are returned; None means all. Rows are
-        fetched in bounded steps while the iterator is consumed. A transaction's scan has the writes that were
-        made before the call.
+        fetched in bounded steps while the iterator is consumed. A scan of a transaction includes the writes
+        that it made before the call.
 
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `get`; also while
@@ -297,7 +302,7 @@ class Snapshot(CellReads):
         if not writes:
             return self._scan_store(handle, low, high, wanted, limit, reverse)
         written = rows_between(writes, handle, low, high, reverse)
-        # Each written row may replace a stored one, or hide it.
+        # Each written row may replace or hide a stored row.
         most = None if limit is None else limit + len(written)
         stored = self._scan_store(handle, low, high, wanted, most, reverse)
         return at_most(limit, merge(stored, written, wanted, reverse))
@@ -336,7 +341,7 @@ class Snapshot(CellReads):
             self._scanned += scan.take(found)
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
-        """The next step of each select, in one round trip, without own writes."""
+        """Fetch the next step of each select, in one round trip, without the transaction's own writes."""
         self._must_be_open()
         steps = [select.step(self.start_timestamp) for select in selects]
         self._round_trips += 1

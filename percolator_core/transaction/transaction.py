@@ -35,10 +35,11 @@ _NO_CONFLICT: Final = ("newer commit", "failed over")
 class Transaction(Snapshot, TypedWrites):
     """Reads see one snapshot and the transaction's own writes; writes are buffered until `commit`.
 
-    A cell that was read is returned from memory the next time, up to 16 MiB: the snapshot does not change.
+    A cell that was read once is returned from memory the next time, because the snapshot does not change. The
+    memory for such cells is limited to 16 MiB.
 
-    As a context manager it commits on a clean exit and discards on an exception. Not for use by several
-    threads or tasks at the same time.
+    As a context manager it commits on a clean exit and discards on an exception. Several threads or tasks
+    must not use it at the same time.
     """
 
     __slots__ = ("_commit_ts", "_written")
@@ -58,7 +59,7 @@ class Transaction(Snapshot, TypedWrites):
         self._after = after
         self._writes: dict[str, TableWrites] = {}
         self._written: dict[str, TableHandle] = {}
-        """The handles of the tables with writes, as of the first write to each."""
+        """The handles of the tables with writes, as of the first write to each table."""
         self._cache = cache = Cache()
         cache.room = CACHE_BYTES
         cache.prefetch = None if habits is None else Prefetch(habits)
@@ -102,7 +103,7 @@ class Transaction(Snapshot, TypedWrites):
         self.put(handle, key, handle.columns[column].encoded, (PUT, value))
 
     def delete(self, table: str, row: str | bytes, column: str) -> None:
-        """Delete a cell; one that does not exist may be deleted too. Raises as `set`."""
+        """Delete a cell, which need not exist. Raises as `set`."""
         handle = self._handles[table]
         if handle.is_typed:
             self._refuse_raw(table)
@@ -124,7 +125,7 @@ class Transaction(Snapshot, TypedWrites):
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
     def boost(self, table: str, row: str | bytes, column: str, observers: bytes) -> None:
-        """Notify as `notify`; marks of the named observers that are due move ahead (_dirty.lua)."""
+        """Notify as `notify`. A mark of a named observer moves ahead if it is due already (_dirty.lua)."""
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, observers))
 
@@ -169,7 +170,9 @@ class Transaction(Snapshot, TypedWrites):
     # The end.
 
     def commit(self) -> int:
-        """Make the writes visible; return the commit timestamp (without writes, the start timestamp).
+        """Make the writes visible; return the commit timestamp.
+
+        Without writes, this is the start timestamp or, without reads too, the newest timestamp known.
 
         Raises:
             TransactionConflict: another transaction wrote a cell since the snapshot, or is writing it now.
@@ -184,7 +187,7 @@ class Transaction(Snapshot, TypedWrites):
         self._state = "discarded"
         try:
             if not self._writes:
-                # Without reads any timestamp is right. One is requested only if the client has seen none.
+                # Without reads any timestamp is right. Request a timestamp only if the client has seen none.
                 seen = max(self._client.oracle.seen, self._after or 0)
                 commit_ts = self._start_ts or seen or self.start_timestamp
             elif self._start_ts is None:
@@ -261,8 +264,8 @@ class Transaction(Snapshot, TypedWrites):
     def _commit_blindly(self) -> int:
         """Commit a transaction that never read.
 
-        Its commit timestamp alone gives its place in the order. So after a conflict with a newer commit it is
-        tried again with a newer start.
+        Its commit timestamp alone decides its place in the order. So after a conflict with a newer commit,
+        the commit is tried again with a newer start timestamp.
         """
         spare = self._spare_timestamp()
         if spare is not None:

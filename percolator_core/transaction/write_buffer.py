@@ -29,7 +29,7 @@ def rows_between(
 
 
 def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
-    """Apply the writes of ``wanted`` columns (None: all columns) to a row's cells; return the cells."""
+    """Apply the writes to ``wanted`` columns (None: all columns) to a row's cells; return the cells."""
     for encoded, (kind, value) in writes.items():
         if kind == NOTIFY or is_internal(encoded):
             continue
@@ -46,7 +46,7 @@ def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | 
 def merge(
     stored: Iterator[Row], written: list[tuple[bytes, RowWrites]], wanted: list[str] | None, reverse: bool
 ) -> Iterator[Row]:
-    """Stored and written rows by key; a row that is in both is returned once, with the writes applied."""
+    """Yield stored and written rows in key order. A row that is in both comes once, with writes applied."""
     tagged = heapq.merge(
         ((row, 0, cells) for row, cells in stored),
         ((row, 1, writes) for row, writes in written),

@@ -19,7 +19,7 @@ BYTES_PER_CALL: Final = 4 << 20
 CALLS_PER_BATCH: Final = 64
 CELLS_PER_BATCH: Final = 16_000
 BYTES_PER_BATCH: Final = 32 << 20
-"""Bounds of the prewrites that are sent together: the client has two copies of them while it sends.
+"""Bounds of the prewrites that are sent together: while the client sends, it has two copies of each.
 
 A long commit refreshes its primary lock between two batches.
 """
@@ -65,7 +65,7 @@ def bounded_calls(mutations: list[Mutation], one_a_tablet: bool) -> list[list[Mu
 
 
 def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The items in groups of at most ``most`` items and `BYTES_PER_CALL` bytes; a larger item is alone."""
+    """Yield groups of at most ``most`` items and `BYTES_PER_CALL` bytes; a larger item has its own group."""
     call: list[T] = []
     size = 0
     for item in items:
@@ -120,7 +120,7 @@ def _weight(mutation: Mutation) -> int:
 
 
 def primary_first(mutations: list[Mutation]) -> list[Mutation]:
-    """The mutations with a possible primary in front: not a notification, which leaves no version."""
+    """Return the mutations, a possible primary first: a notification is none, as it leaves no version."""
     for position, mutation in enumerate(mutations):
         if mutation.kind != NOTIFY:
             return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
