@@ -15,7 +15,7 @@ from percolator_core.transaction.transaction import Transaction
 
 
 def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes = b"") -> Cell | None:
-    """Begin a run: take the snapshot, and write the acknowledgement, as the first cell and the primary.
+    """Begin a run: take the snapshot, and write the acknowledgement first, so that it is the primary.
 
     Return the observed cell. Return None if an earlier run has acknowledged the change, or if the change
     never committed: then the caller only clears the mark.

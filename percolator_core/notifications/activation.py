@@ -1,6 +1,6 @@
 """The active set: the observers for which writers set marks, and the workers that run them (section 2.4).
 
-Each tablet has the observers of its columns, and the namespace has the digest of the newest active chain. A
+Each tablet stores the observers of its columns. The namespace stores the digest of the newest active chain. A
 worker *registers* itself. While a registered worker lives, a worker of another chain refuses to start:
 otherwise marks would wait for an observer that no worker runs. A *rolling* worker starts beside workers of
 other chains. Until the other workers have ended, writers set marks for the observers of both chains.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = 10.0
-"""Seconds for which an activation makes other activations wait."""
+"""Seconds until the lock of an activation expires, unless it is renewed. Other activations wait for it."""
 
 _PAUSE: Final = 0.02
 
@@ -90,9 +90,9 @@ class _Overtaken(Exception):
 class _Turn:
     """A running activation.
 
-    A later activation has a greater ``number``. The record of the active chains and each tablet refuse a
-    request with a lower number than the greatest one so far. ``renew`` extends the lock for which other
-    activations wait.
+    A later activation has a greater ``number``, which its requests contain. The record of the active chains,
+    and each tablet, refuse a request whose number is below the greatest number so far. ``renew`` extends the
+    lock for which other activations wait.
     """
 
     number: int
@@ -130,8 +130,9 @@ def _activate(
     names = {name for observers in observed.values() for name in observers}
     known = db.active_observers()
     retired = [] if others else sorted(known - names)
-    # If this activation stops halfway, a suspended worker may wake up. It may continue only if writers have
-    # always set marks for its chain: if the chain is in `others`, or is the new chain and was allowed before.
+    # If this activation stops halfway, a suspended worker may wake up. This worker may continue only if
+    # writers have always set marks for its chain. They have set marks for each chain in `others`, and for the
+    # new chain if it was allowed before.
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. The creation of a table writes the catalog entry first,
@@ -152,7 +153,7 @@ def _merged(
     recorded: Mapping[str, Mapping[str, Sequence[str]]],
     observed: Mapping[tuple[str, str], Sequence[str]],
 ) -> dict[str, dict[str, list[str]]]:
-    """Merge the observers of each column, by table, from the record and from a chain."""
+    """Merge the recorded observers of each column with those of a chain; the result is by table."""
     merged = {
         table: {column: list(names) for column, names in columns.items()}
         for table, columns in recorded.items()

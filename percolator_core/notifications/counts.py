@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """The runs of one observer, of all workers since the namespace was created.
+    """The counts of one observer's runs in all workers since the namespace was created.
 
     ``ran``: runs that committed. ``failed``: runs that raised. ``quarantined``: cells put into quarantine,
     including cells that were retried later. ``conflicts``: runs that were repeated after a conflict.
@@ -38,7 +38,7 @@ _FIELDS: Final = tuple(field.name for field in fields(RunCounts))
 
 
 class Counted(Protocol):
-    """The counts of one worker: `percolator_core.worker.ObserverCounts`. Counts only grow."""
+    """One observer's counts in one worker: `percolator_core.worker.ObserverCounts`. Counts only grow."""
 
     ran: int
     failed: int

@@ -37,7 +37,7 @@ LEASE: Final = 5.0
 _LOOKED_AT: Final = 1024
 """One call of the claim script examines about this many pairs of tablet and observer.
 
-The script blocks all other clients.
+It does not examine more, because the script blocks all other clients.
 """
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
@@ -49,9 +49,9 @@ class Lease:
     """A dirty cell that this worker may run until ``deadline`` (µs, the server's time).
 
     ``before`` is the deadline before the newest renewal; it is valid if that renewal was lost. ``due`` is the
-    time of the mark, or the time from which its retry is due. ``renewed`` is in monotonic seconds.
-    ``version`` is the version of the table at the time of the claim. A table that is dropped and created
-    again has a new version.
+    time of the mark, or the time from which its retry is due. ``renewed`` is the time of the claim or of
+    the newest renewal, in monotonic seconds. ``version`` is the version of the table at the time of the
+    claim. A table that is dropped and created again has a new version.
     """
 
     observer: str
@@ -85,12 +85,12 @@ class Lease:
 
 
 def horizon(longest_delay: float) -> int:
-    """Return the milliseconds by which a mark may be in the future, for retries of ``longest_delay`` seconds.
+    """Return how many milliseconds a mark may be in the future, if a retry waits ``longest_delay`` s at most.
 
     If a mark is further in the future, the server's clock was set back after the mark was set: it is due.
     """
-    # A renewal extends a lease by the time since the request for it. If the server granted the lease much
-    # later, the new deadline is more than `LEASE` in the future. So twice `LEASE` is allowed.
+    # A renewal extends a lease by the time since the client requested the lease. If the server granted the
+    # lease much later, the new deadline is more than `LEASE` in the future. So twice `LEASE` is allowed.
     return int((2 * longest_delay + 2 * LEASE) * 1000)
 
 
@@ -178,9 +178,10 @@ class DirtyIndex:
 
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
         parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
-        cells by observer, 0 for an observer without an entry. ``waits`` has seconds by observer: the
-        observer's marks become due that much later. Tablets with numbers in ``own`` come first; other tablets
-        are examined only if no cell is due in the own tablets. With ``only``, no other tablets are examined.
+        cells for each observer; it is 0 for an observer without an entry. ``waits`` has, for some observers,
+        a number of seconds: the observer's marks become due that much later. Tablets with numbers in ``own``
+        come first; other tablets are examined only if no cell is due in the own tablets. ``only`` has the
+        tags of the only tablets to examine; None means all.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -224,9 +225,10 @@ class DirtyIndex:
     def _rounds(
         self, own: Collection[int], only: Collection[bytes] | None
     ) -> Iterator[tuple[list[Place], bool]]:
-        """Yield the places in parts, own tablets first, from a random place on (paper, section 2.4).
+        """Yield the places in parts, own tablets first; with each part, True if its tablets are own ones.
 
-        The random start keeps two workers from examining the same places at the same time.
+        Own tablets and other tablets each begin at a random place (paper, section 2.4). This keeps two
+        workers from examining the same places at the same time.
         """
         every = self.places()
         if only is not None:
@@ -254,7 +256,7 @@ class DirtyIndex:
             self._client.store.run_all([calls.renew(tag, some) for tag, some in by_tag.items()])
 
     def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Call[bool]:
-        """Return the call that removes the mark unless the run from ``start_ts`` on missed a change."""
+        """Return the call that removes the mark, unless a change after ``start_ts`` was missed by the run."""
         return calls.clear(lease.tag, *_settling(lease, mode, start_ts))
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:

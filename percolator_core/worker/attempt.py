@@ -51,7 +51,7 @@ back."""
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
 _WRONG_CHAIN: Final = 0.5
-"""Seconds until a cell that is given back is due: after conflicts, and when another chain observes it."""
+"""Seconds until a cell that was given back is due: after conflicts, and if another chain observes it."""
 
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
@@ -97,8 +97,8 @@ class Admission:
         self._dirty = dirty
         self._columns = {observer.name: observer.observe for observer in observers}
         self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
-        # Read the columns' names in the store now: after a rename the catalog does not know the names that
-        # the chain declares.
+        # Look up the stored names of the columns now: after a rename, the catalog does not know the names
+        # that the chain declares.
         for name, columns in self._columns.items():
             for table in {table for table, _ in columns}:
                 self._encode_columns(name, table)
@@ -159,7 +159,7 @@ class Attempts:
         traced: bool = False,
         listener: RunListener | None = None,
     ) -> None:
-        """``habits`` has the reads of earlier runs by observer; with None nothing is prefetched.
+        """``habits`` has, for each observer, the reads of its earlier runs; with None nothing is prefetched.
 
         With ``traced`` the acknowledgement of a run lists the cells that the run wrote. ``listener`` is
         called with each run that has ended.
@@ -335,9 +335,9 @@ def _described(error: BaseException) -> str:
 def _ends_the_worker(error: BaseException) -> bool:
     """Return True if an exception out of an observer has to end the whole worker.
 
-    Ctrl-C, or a signal handler that exits, raises in the code that the main thread runs, also in an observer.
-    If an observer itself calls ``sys.exit``, its run has failed, and the worker goes on. Otherwise the cell
-    would end every worker that claims it.
+    Ctrl-C, or a signal handler that exits, raises an exception in the code that the main thread runs. This
+    may be an observer. If an observer itself calls ``sys.exit``, its run has failed, and the worker goes on.
+    Otherwise the cell would end every worker that claims it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -353,7 +353,7 @@ def _ends_the_worker(error: BaseException) -> bool:
 @contextmanager
 @uninterrupted
 def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
-    """Limit the time of a block: in a task by hub and watchdog, in a thread by the watchdog alone."""
+    """Limit the time of a block. The watchdog enforces the limit; in a task, the hub enforces it, too."""
     task = current_task()
     deadline = Deadline(seconds, None if task is not None else threading.get_ident())
     if task is not None:

@@ -1,4 +1,4 @@
-"""The tablets in which a worker that has caught up looks for due cells."""
+"""The tablets in which a worker looks for due cells after it has caught up."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ ALL_EVERY: Final = 1.0
 class Candidates:
     """The tablets that the next claim examines.
 
-    A claim that examines all tablets of a chain costs the store more time than a run. When such a claim has
-    leased all due cells, a cell becomes due in two ways only. Either its mark is in a tablet in which a cell
-    was leased, or which a message has named since; such tablets are examined until they have no marks. Or the
-    claim has seen a mark that is due later; then all tablets are examined at that time.
+    A claim that examines all tablets of a chain costs the store more time than a run. After such a claim has
+    leased all due cells, another cell can become due in two ways only:
+
+    - Its mark is in a tablet where the claim leased a cell, or in a tablet that a message has named since.
+      Such tablets are examined until they have no marks.
+    - The claim has seen a mark that is due later. All tablets are examined at the time when it is due.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -38,15 +40,15 @@ class Candidates:
         return bool(channels)
 
     def add(self, tag: bytes) -> None:
-        """Add the tablet of a run that has ended: its mark may have stayed, which causes no message."""
+        """Add the tablet of a run that has ended. The run's mark may remain, and no message reports this."""
         self._tags.add(tag)
 
     def lose(self) -> None:
-        """Note that messages or marks may be missed: the next claim examines all tablets."""
+        """Record that messages or marks may be missed: the next claim examines all tablets."""
         self._are_enough = False
 
     def take(self, now: float) -> frozenset[bytes] | None:
-        """Return the tablets that the claim which begins at ``now`` has to examine; None means all."""
+        """Return the tablets that a claim has to examine at the time ``now``; None means all."""
         self.hear()
         taken, self._tags = frozenset(self._tags), set()
         is_listening = bool(self._subscription.sockets())
@@ -61,9 +63,10 @@ class Candidates:
         *,
         complete: bool,
     ) -> None:
-        """Note the result of a claim that examined ``tags``.
+        """Record the result of a claim that examined ``tags``.
 
-        ``wait`` is the time in seconds until the next of their cells is due, None if none is due later.
+        ``wait`` is the time in seconds until another cell in these tablets is due; None if no cell is due
+        later.
         ``leased`` are the tablets in which cells were leased. ``complete`` is True if no due cell is left.
         """
         if tags is None:

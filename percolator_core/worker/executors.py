@@ -32,17 +32,20 @@ _FEW_CONFLICTS: Final = 0.05
 """Conflicts per run above which a concurrency limit falls, and below which it rises."""
 
 _FEWEST_RUNS: Final = 8
-"""A concurrency limit is adjusted after this many runs, or after as many runs as the limit, if that is
-more."""
+"""A concurrency limit is adjusted after this many runs. If the limit is greater, it is adjusted after as
+many runs as the limit."""
 
 _RESERVED_PAUSE: Final = 0.01
-"""Seconds between two claims if fewer than half of the slots are free, some reserved ones among them."""
+"""Seconds between two claims if fewer than half of the slots are free, and some free slots are reserved."""
 
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims if fewer than half of the slots are free, and none of them is reserved."""
+"""Seconds between two claims if fewer than half of the slots are free, and no free slot is reserved."""
 
 _ORDERED_LIMIT: Final = 64
-"""At most this many runs are under way of an observer with an order: they do not see each other's results."""
+"""An observer with ``order: most_notified`` has at most this many runs under way.
+
+Concurrent runs do not see each other's results.
+"""
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds to wait for the threads whose child processes were killed."""
@@ -76,7 +79,7 @@ class Slots:
     """The slots of one executor, and the runs that hold them.
 
     ``dirty`` is the index of this executor's observers alone. ``count`` is the number of slots, 1 or more.
-    ``ordered`` are those that take the cells with the most notifications first.
+    ``ordered`` has the observers that take the cells with the most notifications first.
     """
 
     def __init__(
@@ -106,9 +109,9 @@ class Slots:
     ) -> tuple[list[Lease], float | None, bool]:
         """Lease due cells for the free slots, as `DirtyIndex.claim` does.
 
-        Return also True if no due cell is left.
+        Also return True if no due cell is left.
         """
-        free = self.free  # before the claim: runs may end while it waits for the store
+        free = self.free  # before the claim: runs may end while the claim waits for the store
         if not self.observers or free <= 0:
             return [], None, not self.observers
         limits = self.limits()
@@ -149,7 +152,7 @@ class Slots:
 
         If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
         pause, because a claim of one cell costs as much as a claim of many cells. In an executor with few
-        slots in all, the claim may begin at once if one is free.
+        slots in all, the claim may begin at once if one slot is free.
         """
         free = self.free
         if free <= 0 or not self.observers:
@@ -161,12 +164,12 @@ class Slots:
         return self._claimed_at + _FREE_PAUSE
 
     def claimed(self, now: float) -> None:
-        """Note that a claim begins, so that the pause before the next one counts from ``now``."""
+        """Record that a claim begins, so that the pause before the next one counts from ``now``."""
         self._claimed_at = now
 
 
 def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: frozenset[str]) -> Slots:
-    """Return the slots of one executor for those of the ``chosen`` observers that run in it."""
+    """Return the slots of one executor, for the ``chosen`` observers that run in it."""
     observers = frozenset(name for name in chosen if chain.observers[name].executor == executor)
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, observed_by(chain, observers), max(delays, default=0))
@@ -181,7 +184,7 @@ def observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str]
 
 
 class Executors:
-    """The runs that are not tasks of the hub: each has a thread, which may wait for a child process."""
+    """Executes the runs that are not tasks of the hub, each in a thread that may wait for a child process."""
 
     def __init__(self, db: Database, chain: Chain, plan: Plan, *, prefetch: bool) -> None:
         used = {chain.observers[name].executor for name in plan.observers}

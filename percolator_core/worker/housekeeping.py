@@ -41,7 +41,7 @@ class Stranded:
         self._tables = sorted({table for table, _ in observed})
 
     def roll_forward(self, older_than: float) -> int:
-        """Resolve locks older than ``older_than`` s; return the number of locks that were rolled forward."""
+        """Resolve locks older than ``older_than`` seconds; return the number of locks rolled forward."""
         client = self._client
         handles = [known_table(client.catalog, table) for table in self._tables]
         tablets = [
@@ -110,7 +110,7 @@ class Housekeeping:
     def _do_round(self) -> None:
         self._dirty.renew(self._held())
         if self._stopping():
-            return  # only the leases are needed: the grace period is longer than a lease
+            return  # a stopping worker only renews leases: its grace period is longer than a lease
         self._registration.refresh()
         now_active = active(self._db.client)
         if not now_active.allows(self._chain.digest):

@@ -34,7 +34,7 @@ from percolator_core.worker.watchdog import Watchdog
 
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.1
-"""Seconds until the next claim while runs are under way; doubled after each claim that finds nothing."""
+"""Seconds until the next claim while runs are under way. The pause doubles if a claim finds nothing."""
 
 _CLAIMS_BEFORE_LISTENING: Final = 4
 
@@ -59,7 +59,7 @@ class _Claimed(NamedTuple):
     """The result of a claim.
 
     ``next_due`` is the time in seconds until the next cell is due. ``tags`` are the examined tablets; None
-    means all. ``complete`` is True if no due cell is left in them. ``idle`` is True if no mark is left.
+    means all. ``complete`` is True if they have no due cell left. ``idle`` is True if no mark is left.
     """
 
     leases: list[Lease]
@@ -97,7 +97,7 @@ class Stop:
 
 
 class WorkerLoop:
-    """The work of a worker, from one call of `Worker.run` to its end.
+    """The work of a worker during one call of `Worker.run`.
 
     ``turned_at`` is when the loop last began a turn, in monotonic seconds.
     """
@@ -155,7 +155,7 @@ class WorkerLoop:
 
     @property
     def own(self) -> frozenset[int]:
-        """The numbers of the tablets that it claims from first."""
+        """The numbers of the tablets from which the worker claims first."""
         return self._housekeeping.own
 
     def run(self, deadline: float | None, *, until_idle: bool) -> None:
@@ -216,7 +216,7 @@ class WorkerLoop:
         return not self._stop.is_set() and any(now >= slots.claim_at for slots in self._slots.values())
 
     def _begin_claim(self, now: float, *, until_idle: bool) -> None:
-        """Begin a claim in the tablets that may have due cells, unless there are none."""
+        """Begin a claim in the tablets that may have due cells, unless there are no such tablets."""
         tags = None if until_idle else self._candidates.take(now)
         self._claim_again = False
         if tags is not None and not tags:
@@ -250,7 +250,7 @@ class WorkerLoop:
         next_due: float | None = None
         busy = {name for slots in self._slots.values() for name in slots.busy()}
         waits = {name: most for name, (most, before) in self._settling.items() if not before.isdisjoint(busy)}
-        complete = not waits  # once those runs end, the marks that wait are due, without a message
+        complete = not waits  # when the busy observers end, waiting marks become due without a message
         for slots in self._slots.values():
             more, due, none_left = slots.claim(waits, self.own, tags)
             leases += more
@@ -287,9 +287,9 @@ class WorkerLoop:
             if self._running():
                 longest = min(_FIRST_PAUSE * 2**self._empty_claims, _LONGEST_PAUSE)
             self._empty_claims = min(self._empty_claims + 1, 10)
-            # The next claim is never at once, even if a cell is due: another worker may be leasing that cell.
+            # The next claim does not begin at once, even for a due cell: another worker may be leasing it.
             due = longest if claimed.next_due is None else claimed.next_due
-            # A run that ended during the claim may have left marks that the claim did not see.
+            # An exception: a run that ended during the claim may have left marks that the claim did not see.
             self._claim_at = now if self._claim_again else now + max(_FIRST_PAUSE, min(longest, due))
         return claimed
 
@@ -382,7 +382,7 @@ class WorkerLoop:
 
 
 def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:
-    """Return, by observer, the longest wait of its marks and the observers for whose runs they wait."""
+    """Return for each observer the longest wait of its marks, and the observers whose runs they wait for."""
     settle = {name: most for name in observers if (most := chain.observers[name].settle)}
     before = leading_to(chain.graph) if settle else {}
     return {name: (most, before[name]) for name, most in settle.items()}

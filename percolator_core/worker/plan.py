@@ -15,7 +15,7 @@ Strategy: TypeAlias = Literal["random", "partitioned"]
 class WorkerSettings(TypedDict, total=False):
     """The arguments of `percolator_core.Worker` that a command line passes to the processes of a crew.
 
-    Their values can be written as JSON. The defaults are the worker's.
+    Their values can be written as JSON. The defaults are those of `percolator_core.Worker`.
     """
 
     threads: int

@@ -40,7 +40,7 @@ class EndedRun(NamedTuple):
 
 
 RunListener: TypeAlias = Callable[[EndedRun], None]
-"""Is called with each run that has ended, in the worker's loop or in an observer's thread.
+"""A function that is called with each run that has ended, in the worker's loop or in an observer's thread.
 
 It must return quickly, must not use the store, and must not raise.
 """
@@ -50,7 +50,7 @@ class RunTimes:
     """Histograms of the durations of runs, by observer. `take` is a `RunListener`, for any thread."""
 
     def __init__(self, observers: Iterable[str], *, logged: bool = False) -> None:
-        """``logged`` also logs each run at the level debug, which costs more than counting it."""
+        """With ``logged``, each run is also logged at the level debug, which costs more than counting it."""
         self._logged = logged
         self._times = {name: Histogram() for name in sorted(observers)}
         self._taking = process.Lock()

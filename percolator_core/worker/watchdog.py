@@ -1,10 +1,10 @@
 """Interrupts observers that run longer than their timeout.
 
-The deadline of a task stops it while it waits at the hub. Code that never waits at the hub (an endless loop
-or a blocking call) has to be interrupted from outside, so a thread watches the clock. If the hub runs in the
-main thread, the watching thread sends SIGURG, and the signal handler raises in the overdue code. The signal
-also interrupts a blocking call, for example ``time.sleep``. In other threads the interpreter can raise only
-between two bytecodes, so a blocking call there runs to its end.
+While a task waits at the hub, the hub stops it at the deadline. Code that never waits at the hub (an endless
+loop or a blocking call) has to be interrupted from outside, so a thread watches the clock. If the hub runs in
+the main thread, the watching thread sends SIGURG, and the signal handler raises in the overdue code. The
+signal also interrupts a blocking call, for example ``time.sleep``. In other threads the interpreter can raise
+only between two bytecodes, so a blocking call there runs to its end.
 
 By default a process ignores SIGURG, so a late signal does no harm.
 """
@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TICK: Final = 0.02
 
 _AGAIN: Final = 0.5
-"""Seconds between two exceptions raised in a thread: its code may suppress the first, or take time to end."""
+"""Seconds between two exceptions raised in a thread: the code may suppress the first, or take time to end."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
 """The functions that begin and end the time limit of a run (`uninterrupted`)."""
@@ -103,7 +103,7 @@ class Watchdog:
         self._stop.set()
         self._thread.join()
         if self._in_main:
-            # None is a handler that was not set from Python.
+            # None means that the earlier handler was not set from Python.
             signal.signal(signal.SIGURG, signal.SIG_DFL if self._before is None else self._before)
 
     @uninterrupted
@@ -113,7 +113,7 @@ class Watchdog:
 
     @uninterrupted
     def release(self, deadline: Deadline) -> None:
-        """Stop watching a run: its commit, for example, is not interrupted."""
+        """Stop watching a run, so that its commit, for example, is not interrupted."""
         with self._watching:
             self._threads.discard(deadline)
 

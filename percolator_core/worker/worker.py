@@ -69,8 +69,8 @@ class Worker:
         strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
             ``partitioned`` shares out the tablets among the workers of the chain. Each worker claims from
             other tablets only if no cell is due in its own, so every tablet has a worker at any time.
-        tablets: the numbers of its own tablets, which then do not depend on the number of workers; only with
-            ``partitioned``.
+        tablets: the numbers of the worker's own tablets; only with ``partitioned``. Without them, the number
+            of workers determines which tablets are a worker's own.
         rolling: start also while workers of another chain run. Those workers go on until they are stopped,
             and writers set marks for the observers of both chains.
         listener: is called with each run that has ended.
@@ -126,25 +126,25 @@ class Worker:
 
     @property
     def counts(self) -> Counts:
-        """The counts of its runs so far."""
+        """The counts of the worker's runs so far."""
         return self._counts
 
     @property
     def begun(self) -> bool:
-        """True while its loop runs. For any thread."""
+        """True while the worker's loop runs. Thread-safe."""
         return self._loop is not None
 
     def stalled(self) -> float:
         """Return the seconds since the loop last began a turn; without a loop, since the worker was made.
 
-        An idle loop turns every second or two. For any thread.
+        An idle loop turns every second or two. Thread-safe.
         """
         loop = self._loop
         return time.monotonic() - (self.made_at if loop is None else loop.turned_at)
 
     @property
     def own_tablets(self) -> frozenset[int]:
-        """The numbers of the tablets that it claims from first; empty while it does not run."""
+        """The numbers of the tablets from which the worker claims first; empty while it does not run."""
         loop = self._loop
         return frozenset() if loop is None else loop.own
 
@@ -163,17 +163,18 @@ class Worker:
         Cells in quarantine, cells of other observers and transactions that are still committing do not count.
 
         Raises:
-            TimeoutError: after ``timeout`` seconds marks were left.
+            TimeoutError: marks were left after ``timeout`` seconds.
             ConfigurationError: as `run`.
             StoreUnavailable: the store does not answer.
         """
         return self._work(timeout, until_idle=True)
 
     def stop(self, grace: float = STOP_GRACE) -> None:
-        """Make `run` return when the runs under way have ended. For any thread and for signal handlers.
+        """Make `run` return when the runs under way have ended.
 
-        After ``grace`` seconds `run` returns without them (`abandoned`) and gives their cells back. Their
-        cells may then run again elsewhere: of several runs for one change only one can commit.
+        After ``grace`` seconds `run` gives back the cells of the remaining runs, and returns (`abandoned`).
+        These cells may then run again elsewhere: of several runs for one change only one can commit. Any
+        thread and any signal handler may call this method.
         """
         self._stop.set(grace)
         hub = self._hub
