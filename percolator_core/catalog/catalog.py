@@ -26,7 +26,7 @@ CHANGED: Final = "table changed"
 """The reason of a conflict with a schema change or with the drop of a table."""
 
 _EPOCH: Final = b"\xff"
-"""The catalog's field with its number of changes. No table has this name, because names are UTF-8."""
+"""The catalog's field that counts the changes. No table has this name, because names are UTF-8."""
 
 _ENTRY: Final = b"{"
 """The first byte of a table's entry, which is a JSON object."""
@@ -39,8 +39,8 @@ class Tables(dict[str, TableHandle]):
     """The handles of all tables at one moment, by name.
 
     ``epoch`` is the catalog's number of changes at that moment; None before the first change. ``entries`` has
-    all entries of the catalog. A missing table may be newer than this copy, so a lookup reads the catalog
-    again and adds the table. The tablets of a newer table refuse older snapshots.
+    all entries of the catalog. A missing table may be newer than this copy, so a lookup of it reads the
+    catalog again and adds the table. The tablets of a newer table refuse older snapshots.
     """
 
     __slots__ = ("_find", "entries", "epoch")
@@ -62,8 +62,8 @@ class Entry:
 
     ``pending`` is an unfinished schema change, which any client may finish
     (`percolator_core.catalog.schema_change`). ``sweep`` has the stored names of dropped columns whose cells
-    are not all removed yet. ``left`` has the location and the folder of each earlier base of the table in
-    which tablets may still have rows.
+    are not all removed yet. ``left`` has the location and the folder of each earlier base in which
+    tablets of the table may still have rows.
     """
 
     raw: bytes
@@ -173,8 +173,8 @@ class Catalog:
         text = "" if definition is None else _encode(definition, version, pending, sweep, left)
         keys = store.keyspace
         change = calls.change_table(keys.catalog, name, entry.raw, text, numbered=version is None)
-        # The write is durable, because other clients rely on the entry; not for a new table, on which no
-        # client relies yet.
+        # The write is durable, because other clients rely on the entry. The entry of a new table need not be
+        # durable, because no client relies on it yet.
         (held,) = store.run_all([change], durably=not entry.is_new)
         self.expire()
         return _decode(held) if held else None
@@ -247,8 +247,8 @@ def raise_safe_points(
 ) -> list[int]:
     """Raise the safe points of tablets to at least ``timestamp``, and return the new safe points.
 
-    ``durably`` also makes all earlier writes to the tablets durable. For this a timestamp of 0 is enough: it
-    raises nothing, but is a write, and replicas acknowledge only writes.
+    ``durably`` also makes all earlier writes to the tablets durable. For this a timestamp of 0 is enough: the
+    call then raises nothing, but it is a write, and replicas acknowledge only writes.
 
     Raises:
         StoreUnavailable: replicas or disks do not acknowledge in time.

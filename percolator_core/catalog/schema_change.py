@@ -5,9 +5,10 @@ steps that can be repeated. Any client that meets a pending change finishes the 
 that began it has died:
 
 1. *begin*: the entry gets the pending change and a new version.
-2. *fence*: every tablet gets that version. From now on tablets refuse writes by the old definition.
+2. *fence*: every tablet gets that version. From now on tablets refuse writes that use the old
+   definition.
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
-   write by the old definition is in flight.
+   write that uses the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use this definition.
 5. *sweep*: data of dropped columns is removed. If the table has a previous base, the files are moved to the
    new base or, without one, the rows into the store.
@@ -17,7 +18,7 @@ If the change proves impossible, the old definition is published.
 Readers do not wait. The timestamp of a snapshot comes with the catalog's epoch, so a snapshot always uses the
 definitions of its timestamp. This stays correct during a change: no row moves, no stored name is used again,
 and every commit to a new tablet is newer than the snapshot. A change that removes data first raises the safe
-point above every snapshot by the old definition, so that these snapshots are refused.
+point above every snapshot that uses the old definition, so that these snapshots are refused.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SchemaChanges:
         self._drop(name)
 
     def _drop(self, name: str, before: float = math.inf) -> None:
-        """Drop a table if its version is less than ``before``; a table that was created since is kept."""
+        """Drop a table if its version is less than ``before``; so a table that was created later is kept."""
         while True:
             entry = self._catalog.entry(name)
             if entry is None or (entry.is_there and entry.version >= before):
@@ -159,7 +160,7 @@ class SchemaChanges:
         self._change(name, ["add range", value.hex()], plan)
 
     def set_base(self, name: str, rule: BaseRule | None) -> None:
-        """Give a table a base, change its base, or take it away; see `Database.set_base`.
+        """Give a table a base, change the base, or take the base away; see `Database.set_base`.
 
         If the location stays the same, the table keeps its folder, and the folder of ``rule`` is ignored.
         """
@@ -199,7 +200,7 @@ class SchemaChanges:
             # Entry and tablets disagree without a pending change: a failover has lost a write. If the tablets
             # have the version, another table of the transaction caused the refusal. Then this table must not
             # get a new version: its other writers would be refused, and would repair further tables. And if
-            # it is an index, a running drop of its table would keep it because of the newer version.
+            # this table is an index whose main table is being dropped, the drop would keep the newer version.
             held = self.begin(entry, {"kind": "mend", "definition": to_json(entry.definition)})
             if held is not None:
                 self.finish(held, sweep=False)
@@ -285,7 +286,7 @@ class SchemaChanges:
         *,
         of_index: bool = False,
     ) -> None:
-        """Begin a change and finish it; ``of_index`` allows it for an index.
+        """Begin a change and finish it; ``of_index`` allows the change of an index.
 
         ``plan`` returns the change of a definition, or None if there is nothing to do. ``what`` identifies
         the change, so that a client that repeats an interrupted change only finishes the pending one.

@@ -1,6 +1,6 @@
 """The steps of one schema change, one method each. Every step may be repeated.
 
-`percolator_core.catalog.schema_change` explains their order.
+`percolator_core.catalog.schema_change` explains the order of the steps.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class BaseSettler(Protocol):
     """The part of `percolator_core.base.changes.BaseChanges` that a schema change uses."""
 
     def settle(self, entry: Entry) -> bool:
-        """Move all tablets to the definition's base, or into the store; False if the definition changed."""
+        """Move all tablets to the definition's base or to the store. Return False if it has changed."""
 
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes
     ) -> tuple[bytes | None, bytes | None]:
-        """Return a row of a tablet's base below a value of the range column, and one at or above it."""
+        """Return one row of a tablet's base below a value of the range column, and one at or above it."""
 
     def abandon(self, places: Sequence[tuple[str, str]], *, at_once: bool = ...) -> None:
         """Record folders that no table has any more, so that their files are removed."""
@@ -95,7 +95,7 @@ class PendingChange:
         self._tags = tags_of(client.store, entry.definition)
 
     def fence(self) -> None:
-        """Give all tablets the entry's version: from now on they refuse writes by the old definition."""
+        """Give all tablets the entry's version. From now on they refuse writes with the old definition."""
         # A new safe point for three reasons: a new table must refuse older snapshots, a dropped table all
         # existing snapshots, and a repaired tablet may have lost its safe point.
         refuses = self._kind in ("create", "drop", "mend")
@@ -109,8 +109,8 @@ class PendingChange:
 
     def settle(self) -> None:
         """Wait for the transactions that have locks from before the fence, or end them."""
-        # A new timestamp, because all locks from before the fence have older start timestamps. Newer locks,
-        # which exist if another client has already published the change, may stay.
+        # A new timestamp is the limit, because all locks from before the fence have older start timestamps.
+        # Newer locks may stay. They exist if another client has already published the change.
         upto = self._client.oracle.timestamp()
         # If the change removes data, resolve all locks whose primary is in this table: without the primary
         # no client could later find out if they were committed.
@@ -138,8 +138,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the entry's version and an old tablet's meta hash, before any write to them.
 
-        Registrations of a concurrent activation are not lost: those from before the fence are copied, and
-        after the fence an old tablet refuses them, so that the activation starts again.
+        Registrations of a concurrent activation are not lost. Registrations from before the fence are copied.
+        After the fence an old tablet refuses them, so that the activation starts again.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -175,8 +175,8 @@ class PendingChange:
 
     def sweep(self) -> None:
         """Remove the cells of dropped columns, then remove the columns from ``sweep`` of the entry."""
-        # First raise the safe point of all tablets above every snapshot that can read the columns; later
-        # snapshots use a definition without them. The write is durable: a failover must not allow such a
+        # First raise the safe point of all tablets above every snapshot that can read the columns. Later
+        # snapshots use a definition without them. The write is durable: a failover must not allow an older
         # snapshot after a cell was removed.
         safe = self._client.oracle.timestamp()
         raise_safe_points(self._store, self._tags, safe, durably=True)
@@ -208,7 +208,7 @@ class PendingChange:
     ) -> None:
         """Give tablets the entry's version and at least the safe point ``least`` (`fence.lua`)."""
         # The write is durable, because the next entry of the catalog relies on the fence. A new table does
-        # not need this: no client can write to it by an older definition.
+        # not need this: no client can write to it with an older definition.
         fences = [calls.fence(tag, self._entry.version, least, how, fields) for tag in tags]
         self._store.run_all(fences, durably=not self._entry.is_new)
 

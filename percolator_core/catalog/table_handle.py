@@ -58,7 +58,7 @@ class ColumnFields:
         self.packed = pack_fields(self.version, self.lock)
         self.sparse = 1
         self.names_bytes = 6 * len(self.encoded)
-        """Estimated memory of the name in bytes: there are about six copies."""
+        """Estimated memory of the name in bytes: there are about six copies of the name."""
 
     def note_missing(self) -> None:
         """Record that a read found a row without the column."""
@@ -130,9 +130,9 @@ def stands(standing: Sequence[bytes | None], at: int) -> bool:
 
 
 def base_below(standing: Sequence[bytes | None], at: int) -> bytes | None:
-    """Return the reference of the base that may have cells that a tablet does not have.
+    """Return the reference of a tablet's base, which may have cells that the store does not have.
 
-    b"" means that there is no base, so a missing cell does not exist. None means that `stands` is False.
+    b"" means that there is no base, so a missing cell does not exist. None means that `stands` returns False.
     """
     return (standing[2] or b"") if stands(standing, at) else None
 
@@ -243,7 +243,7 @@ class TableHandle:
         return self.columns[name]
 
     def named(self, cells: Mapping[bytes, T]) -> dict[bytes, T]:
-        """Replace the stored names of columns by their names."""
+        """Return ``cells`` with the names of the columns as keys, instead of their stored names."""
         if not self.by_encoded:
             return dict(cells)
         return {

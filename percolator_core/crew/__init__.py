@@ -1,6 +1,6 @@
 """Worker processes under one parent. One process uses one core; a crew uses several.
 
-`Crew` starts the processes, relays their logs, replaces processes that die, and ends all together. Each
+`Crew` starts the processes, relays their logs, replaces processes that die, and ends all of them. Each
 process runs a `percolator_core.worker.Worker` with its own hub, connections and registration.
 """
 

@@ -153,9 +153,10 @@ class Member:
                 )
 
     def stop(self) -> None:
-        """Make `work` return when the current runs have ended or, after the grace period, are given back.
+        """Make `work` return when the current runs have ended.
 
-        Any thread and any signal handler may call it.
+        After the grace period, the cells of the remaining runs are given back, and `work` returns. Any thread
+        and any signal handler may call this method.
         """
         self._stopping = True
         if self._worker is not None:

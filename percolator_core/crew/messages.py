@@ -39,7 +39,7 @@ BLOCKED: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that a process blocks until it has set handlers for them."""
 
 _LONGEST_LINE: Final = 1 << 20
-"""An unfinished line of more bytes is taken as a whole line."""
+"""If an unfinished line has more bytes than this, it is treated as a complete line."""
 
 _BYTES: Final = "base64 of bytes"
 
@@ -50,8 +50,8 @@ _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 class Orders:
     """The task of a worker process. ``parent`` is the id of the parent process.
 
-    ``settings`` are those of the worker. Log lines below ``log_level`` are not reported. ``dead`` has the
-    owner names of ended processes, as locks record them. The URL may contain a password, so the orders go
+    ``settings`` are the arguments of the worker. Log lines below ``log_level`` are not reported. ``dead`` has
+    the owner names of ended processes, as locks record them. The URL may contain a password, so the orders go
     through a pipe and not on a command line.
     """
 
@@ -98,7 +98,8 @@ class LineCutter:
 def report(kind: str, content: Any) -> bytes:
     """Return a report as one line.
 
-    `read_report` returns bytes as bytes; any other value that JSON does not have is replaced by its `repr`.
+    Bytes are encoded, and `read_report` decodes them. Any other value that JSON does not have is replaced by
+    its `repr`.
     """
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 
@@ -143,7 +144,7 @@ def read_counts(content: Mapping[str, Any]) -> Counts:
 
 
 def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
-    """Return the times of runs in a report of counts; empty if the process uses other buckets."""
+    """Return the times of runs in a report of counts; {} if the process uses other buckets."""
     try:
         return {name: Histogram.from_flat(numbers) for name, numbers in content.get("times", {}).items()}
     except ValueError:

@@ -29,7 +29,7 @@ from percolator_core.worker import Counts
 
 _PROGRAM: Final = "percolator_core.crew.member"
 _CHUNK: Final = 1 << 16
-"""Bytes of one read from a pipe. Also the greatest number of reads after the process has ended."""
+"""Bytes of one read from a pipe. After the process has ended, this is also the limit of further reads."""
 
 log = Log("percolator.worker")
 
@@ -80,10 +80,10 @@ class _Pipe:
 class Process:
     """A worker process, which the constructor starts.
 
-    In ``selector``, the data of each pipe is the method that reads the pipe. ``up`` is True after the worker
-    has begun; then ``name`` is its name in locks. ``counts``, ``times`` and ``begun`` (True if the loop runs)
-    are from the last report. ``error`` is the error that the process reported at its end. ``killed`` is True
-    if the parent killed the process.
+    The constructor registers each pipe in ``selector``, with the method that reads the pipe. ``up`` is True
+    after the worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and ``begun`` (True
+    if the loop runs) are from the last report. ``error`` is the error that the process reported at its end.
+    ``killed`` is True if the parent killed the process.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:

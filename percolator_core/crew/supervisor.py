@@ -1,4 +1,4 @@
-"""The parent of the worker processes: starts them, replaces dead ones, and ends all together.
+"""The parent of the worker processes. It starts them, replaces dead ones, and ends all of them.
 
 The parent is one loop in one thread. It uses no store and no code of the chain, so no observer can block it.
 """
@@ -83,7 +83,7 @@ class _Slot:
 class Crew:
     """Runs the observers of a chain in several worker processes.
 
-    Each process loads the chain from its folder, so a chain without its functions is enough here. The
+    Each process loads the chain from its folder, so here a chain without its functions is enough. The
     processes start an embedded store themselves. The embedded server outlives the processes if this process
     keeps a database open.
 
@@ -122,7 +122,7 @@ class Crew:
         self._dead: deque[str] = deque(maxlen=_REMEMBERED)
         self._times: dict[str, Histogram] = {}
         self._counting = Lock()
-        """Held while a process moves from the running to the ended ones, so that it is counted once."""
+        """Held while a process moves from the running to the ended processes: each is counted once."""
         self._turned_at = time.monotonic()
         self._was_up = False
         self._error: PercolatorError | None = None
@@ -193,9 +193,10 @@ class Crew:
         return self.counts
 
     def stop(self) -> None:
-        """Make `run` return when the current runs have ended or, after the grace period, are given back.
+        """Make `run` return when the current runs have ended.
 
-        Any thread and any signal handler may call it.
+        After the grace period, the cells of the remaining runs are given back, and `run` returns. Any thread
+        and any signal handler may call this method.
         """
         self._stopping.set()
 

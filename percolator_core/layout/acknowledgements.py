@@ -19,7 +19,7 @@ FIRST_REVISION: Final = 1
 MOST_TRACED: Final = 1000
 TRACED_BYTES: Final = 1 << 20
 """An acknowledgement names at most this many cells of a run, with this many bytes of names. It only counts
-the others."""
+the other cells."""
 
 _HEAD: Final = struct.Struct(">BII")
 _CELL: Final = struct.Struct(">BHII")
@@ -42,7 +42,7 @@ class Ack:
     """The value of an acknowledgement.
 
     ``writes`` is None if the run was not traced. Otherwise ``written`` is the number of cells that it wrote,
-    and ``writes`` has the first of them: at most `MOST_TRACED`, with names of at most `TRACED_BYTES`.
+    and ``writes`` has the first of these cells: at most `MOST_TRACED`, with names of at most `TRACED_BYTES`.
     """
 
     revision: int = FIRST_REVISION

@@ -7,13 +7,13 @@ from typing import TypeAlias
 from percolator_core.layout.records import row_bytes
 
 KeyRange: TypeAlias = tuple[bytes, bytes, bytes | None]
-"""A tablet's tag, the first row key, and the upper bound (exclusive), None for the tablet's end."""
+"""A tablet's tag, the first row key, and the exclusive upper bound; None means the tablet's end."""
 
 
 def scan_bounds(
     start: str | bytes | None, stop: str | bytes | None, prefix: str | bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """Return the bounds of a scan: ``low`` is inclusive, ``high`` is exclusive, None for no upper bound."""
+    """Return the bounds of a scan. ``low`` is inclusive, ``high`` exclusive; None means no upper bound."""
     low = row_bytes(start) if start is not None else b""
     high = row_bytes(stop) if stop is not None else None
     if prefix is not None:

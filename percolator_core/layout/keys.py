@@ -56,7 +56,7 @@ MAX_NAME: Final = 200
 """Longest table or namespace name, in bytes of UTF-8."""
 
 MAX_COLUMN: Final = 64 << 10
-"""Longest column name, in bytes of UTF-8: as long as a row key, because a row key may be a column's name."""
+"""Longest column name, in bytes of UTF-8: as long as a row key, because a column may be named after a row."""
 
 _INTERNAL: Final = b"\xff"
 """First byte of internal columns. No UTF-8 text starts with it, so no user column does."""
@@ -100,7 +100,7 @@ def encode_column(column: str) -> bytes:
 
 
 def decode_column(column: bytes) -> str:
-    """Return the name of an encoded column; an acknowledgement's is ``observer acknowledges column``."""
+    """Return the name of an encoded column; for an acknowledgement, ``observer acknowledges column``."""
     if column == MARKER:
         return "(row)"
     if is_internal(column):
@@ -163,7 +163,7 @@ def locks_key(tag: bytes) -> bytes:
 
 
 def meta_key(tag: bytes) -> bytes:
-    """The key of a tablet's meta hash: `SAFE_POINT`, `VERSION` and `observers_field` are fields of it."""
+    """The key of a tablet's meta hash. `SAFE_POINT`, `VERSION` and `observers_field` name fields of it."""
     return tag + b"meta"
 
 
@@ -193,9 +193,9 @@ def failed_key(tag: bytes, observer: str) -> bytes:
 
 
 def pack_column(column: bytes) -> bytes:
-    """Pack an encoded column with its length in front, as `_layout.lua` does if something follows it.
+    """Pack an encoded column with its length in front, as `_layout.lua` does if more bytes follow.
 
-    The older versions of a column, in its row's sorted set, start with this.
+    In a row's sorted set, the older versions of a column start with these bytes.
     """
     return _LENGTH.pack(len(column)) + column
 

@@ -25,7 +25,7 @@ MAX_TABLETS: Final = 4096
 """A table has at most this many tablets."""
 
 MAX_VALUE: Final = 128 << 20
-"""Largest value, in bytes. Sending twice this size takes nearly all of the time that a reply may take."""
+"""Largest value, in bytes. Sending twice this size takes nearly the whole time limit of a reply."""
 
 MAX_ROW: Final = 64 << 10
 """Longest row key in bytes."""
@@ -59,8 +59,8 @@ pack_timestamp = struct.Struct(">Q").pack
 class Cell:
     """The observed cell that woke an observer.
 
-    ``timestamp`` is the commit timestamp of the change (microseconds) or, for a weak notification,
-    the time of the mark; with ``order: most_notified``, up to a minute before it. One run may serve several
+    ``timestamp`` is the commit timestamp of the change, in microseconds. For a weak notification it is the
+    time of the mark or, with ``order: most_notified``, up to a minute earlier. One run may serve several
     changes up to its snapshot.
     """
 
@@ -81,8 +81,8 @@ class Version(NamedTuple):
     def is_of_base(self) -> bool:
         """True if the table's base has the version, or had it before the base was taken away.
 
-        The base records no start timestamps: such a version has its commit timestamp twice. In the store, the
-        start timestamp is below the commit timestamp.
+        The base records no start timestamps, so a version of the base has its commit timestamp twice. In a
+        version of the store, the start timestamp is below the commit timestamp.
         """
         return self.start_ts == self.commit_ts
 
@@ -93,12 +93,12 @@ LOCK_MARK: Final = b"l"
 
 
 Write: TypeAlias = tuple[int, bytes]
-"""One buffered write: its kind, and the value, which is empty unless the kind is PUT."""
+"""One buffered write: its kind and its value. A deletion has an empty value; see `NOTIFY`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock without its value. ``wall`` is the server's time in µs when it was written or refreshed."""
+    """A lock without its value. ``wall`` is the server's time (µs) when the lock was written or refreshed."""
 
     kind: int
     start_ts: int
@@ -176,7 +176,7 @@ def row_bytes(row: str | bytes) -> bytes:
 
 
 def timestamp_of(at: int | datetime) -> int:
-    """Return the timestamp for an int or an aware datetime; raise TypeError or ValueError if invalid."""
+    """Return the timestamp for an int or an aware datetime; raise TypeError or ValueError for others."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise ValueError(f"{at} has no time zone: give an aware datetime")

@@ -1,8 +1,8 @@
 """Text for row keys and values, which may be any bytes. Printed text can be entered again.
 
 Printable UTF-8 is written as it is. Other bytes, and text that begins with ``hex:`` or ``base64:``, are
-written as ``hex:…``; ``base64:…`` is accepted as input, too. JSON has ``{"text": …}`` for valid UTF-8 and
-``{"base64": …}`` for all other bytes.
+written as ``hex:…``; ``base64:…`` is accepted as input, too. In JSON, valid UTF-8 is ``{"text": …}``, and all
+other bytes are ``{"base64": …}``.
 """
 
 from __future__ import annotations

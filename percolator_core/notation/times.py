@@ -15,7 +15,7 @@ UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 def parse_length(text: str) -> timedelta:
     """Parse a duration such as ``90s``, ``15m``, ``1h``, ``7d`` or a number of seconds.
 
-    Every duration that a chain's YAML accepts is accepted here. Raises NotationError for other text.
+    This accepts every duration that a chain's YAML accepts. Raises NotationError for other text.
     """
     units = {**UNIT_SECONDS, "": 1.0, "min": 60.0, "d": 86_400.0}
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([a-z]*)", text.strip())

@@ -1,9 +1,9 @@
 """Parse typed keys and values from text, and format them as text or JSON.
 
 A key of one column is written as its value: ``http://a``, ``7``, ``2026-11-20T10:00:00Z``. A key of several
-columns is one argument with ``column=value`` for each, separated by blanks: ``'shop=ada number=7'``. A value
-with blanks needs quotes, as in a shell. `bytestext` defines how text, bytes, and row keys of raw tables are
-written.
+columns is one argument, with ``column=value`` for each column, separated by blanks: ``'shop=ada number=7'``.
+A value with blanks needs quotes, as in a shell. `bytestext` defines how text, bytes, and row keys of raw
+tables are written.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def key_of(definition: TableDefinition, row: bytes) -> dict[str, Any]:
 
 
 def json_row(definition: TableDefinition, row: bytes) -> Any:
-    """Return a row key for JSON: bytes for a raw table, the key's values by column for a typed one."""
+    """Return a row key for JSON: for a raw table its bytes, for a typed table the key's values by column."""
     if not definition.is_typed:
         return json_bytes(row)
     return {name: json_value(value) for name, value in key_of(definition, row).items()}

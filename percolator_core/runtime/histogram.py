@@ -13,9 +13,9 @@ BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 @dataclass(slots=True)
 class Histogram:
-    """``counts`` has a number for each of `BOUNDS` and one for the rest; ``seconds`` is the sum.
+    """``counts`` has a number for each of `BOUNDS`, and one for longer durations.
 
-    Only one thread at a time may use it.
+    ``seconds`` is the sum of all durations. Only one thread at a time may use the histogram.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))

@@ -13,7 +13,7 @@ import structlog
 
 
 class Log:
-    """A logger that reads the configuration at each call, not at its creation."""
+    """A logger that reads the configuration at each call, not when the logger is made."""
 
     __slots__ = ("_name",)
 
