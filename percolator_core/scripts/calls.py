@@ -386,7 +386,7 @@ def quarantine(  # noqa: PLR0917
 def requeue(
     tag: bytes, observer: str, cursor: bytes, most: int, marks: Sequence[bytes] = ()
 ) -> Call[replies.Requeued]:
-    """Make quarantined cells dirty again: those of ``marks``, or without ``marks``, those that a step finds."""
+    """Make quarantined cells dirty again: ``marks``, or, if there are none, those that a step finds."""
     return "requeue", (tag,), (observer, cursor, most, *marks), replies.Requeued._make
 
 
