@@ -17,7 +17,7 @@ class BaseStatus:
     """The base of a table, as its manifests describe it. If they cannot be read, ``error`` says why.
 
     The numbers mean the same as in `percolator_core.maintenance.bases.TableBase`; with an ``error`` they are
-    0. ``location`` is without a user and without options.
+    0. ``location`` is shown without its user and options.
     """
 
     location: str

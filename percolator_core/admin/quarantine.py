@@ -51,7 +51,7 @@ _CURSORS: Final = 2**64
 """Cursors of Redis are numbers below this; Redis refuses any other."""
 
 _LONGEST_MARK: Final = 200
-"""A longer mark (in bytes) is shortened in a cursor: column names and row keys have up to 64 KiB."""
+"""A mark of more bytes is shortened in a cursor, because column names and row keys have up to 64 KiB."""
 
 _MARKS_BYTES: Final = 2_000
 """A cursor has at most this many bytes of marks, because servers and proxies accept URLs of 8 KiB."""

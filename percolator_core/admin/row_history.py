@@ -56,9 +56,9 @@ class CellHistory:
     ``versions`` has committed versions, newest first; ``more`` is True if older ones are known. ``version``
     is the version that a reader at the requested time sees; it may be older than all of ``versions``. It is
     None if the cell did not exist yet, or if the cell is ``unsettled``: its version depends on a lock.
-    ``size`` is the size of the newest value in bytes. If the value is larger than `LARGEST`, or the row too
-    large, ``unread`` is True and no version is known. ``locked`` is True if a transaction is committing to
-    the cell, or its client died during the commit.
+    ``size`` is the size of the newest value in bytes. If the value is larger than `LARGEST`, or if the row is
+    too large, ``unread`` is True and no version is known. ``locked`` is True if a transaction is committing
+    to the cell, or its client died during the commit.
     """
 
     column: str

@@ -68,10 +68,10 @@ class ObserverStatus:
     ``backlog`` counts its dirty cells. ``waiting`` counts the dirty cells that cannot be claimed yet, because
     they are leased or wait for a retry. ``oldest`` is the number of seconds for which the oldest of the other
     dirty cells has been due, None if there is none. ``failed`` counts its cells in quarantine. ``active`` is
-    True if writers set marks for it: the first worker of the chain activates it. ``revision`` is the revision
-    of its code in the chain, None without a chain. ``ran`` and ``failures`` are the approximate numbers of
-    runs, of all workers, that committed and that raised an exception
-    (`percolator_core.notifications.counts`).
+    True if writers set marks for the observer: the first worker of the chain activates it. ``revision`` is
+    the revision of its code in the chain, None without a chain. ``ran`` is the approximate
+    number of runs of all workers that committed, and ``failures`` is the approximate number of runs that
+    raised an exception (`percolator_core.notifications.counts`).
     """
 
     name: str

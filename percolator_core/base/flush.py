@@ -2,8 +2,8 @@
 
 The steps are in an order in which a crash at any step does no harm (Kudu flushes a MemRowSet in this order):
 
-0. A tablet without a base gets an empty one. From then on, garbage collection keeps deletions: a deletion
-   that is committed after its row was read has to hide the row in the base.
+0. A tablet without a base gets an empty one. From then on, garbage collection keeps deletions, because a
+   deletion that is committed after its row was read has to hide the row in the base.
 1. The rows are read. Before the flush, the locks of all transactions that began at or below the flush's
    timestamp were resolved in all tablets. So no commit at or below the timestamp can follow.
 2. Row sets are written. A crash leaves files that no manifest names.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TAIL_OBJECTS: Final = 4
-"""Estimated memory of an opened tail, as a multiple of its bytes: the parsed footer has many objects."""
+"""Estimated memory of an opened tail, as a multiple of its bytes. The parsed footer has many objects."""
 
 
 class Span(NamedTuple):

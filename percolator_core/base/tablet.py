@@ -220,7 +220,7 @@ class TabletBase:
         }
 
     def _names(self, columns: Sequence[bytes] | None) -> list[str]:
-        """The columns of the files that `_lines` needs."""
+        """Return the names of those columns of the files that `_lines` needs."""
         if not self.definition.is_typed:
             return [KEY, RAW_COLUMN, TIME, RAW_VALUE]
         fields = self._fields
@@ -228,7 +228,7 @@ class TabletBase:
         return [KEY, TIME, *(fields[column][0] for column in wanted)]
 
     def _lines(self, batch: pa.RecordBatch, columns: Sequence[bytes] | None) -> Iterator[BaseRow]:
-        """The lines of a batch: whole rows of a typed table; for a raw table, rows of one cell each."""
+        """Yield the lines of a batch: for a typed table whole rows, for a raw table rows of one cell each."""
         keys, times = batch.column(KEY).to_pylist(), batch.column(TIME).to_pylist()
         if not self.definition.is_typed:
             names, values = batch.column(RAW_COLUMN).to_pylist(), batch.column(RAW_VALUE).to_pylist()
@@ -246,14 +246,14 @@ class TabletBase:
 
 
 def version_of(definition: TableDefinition, row: BaseRow, column: bytes) -> Version | None:
-    """Return a cell of a row of a base as `TabletBase.versions` does; None if it is null."""
+    """Return a cell of a row of a base as `TabletBase.versions` does; None if the cell is null."""
     value = b"" if column == MARKER and definition.is_typed else row.cells.get(column)
     time = row.times.get(column, row.time)
     return None if value is None else Version(time, time, value)
 
 
 def _joined(lines: Sequence[BaseRow]) -> BaseRow:
-    """Return the row of a raw table that has these lines."""
+    """Return the row of a raw table that consists of these lines."""
     if len(lines) == 1:
         return lines[0]
     cells = {column: value for line in lines for column, value in line.cells.items()}

@@ -40,9 +40,9 @@ LEASE: Final = 30.0
 """The lease of a maintainer that has died ends after this many seconds."""
 
 SHORTEST_KEEP: Final = 10.0
-"""For `BaseRule.memory` a flush moves no row that was changed in these last seconds.
+"""A flush because of `BaseRule.memory` moves no row that was changed within this many seconds.
 
-So the flush does not make the store refuse transactions that began in these seconds.
+So the flush does not make the store refuse transactions that began within that time.
 """
 
 _AT_ONCE: Final = 100
@@ -52,7 +52,7 @@ _SAMPLE: Final = 32
 """Rows of a tablet that an estimate reads."""
 
 _ENOUGH: Final = 0.9
-"""If a table exceeds `BaseRule.memory`, a flush moves rows until this share of the limit is left."""
+"""If a table exceeds `BaseRule.memory`, a flush moves rows until the rest takes this share of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class TableCompacted:
 class TableBase:
     """The base of a table.
 
-    ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells, and
-    ``rows_in_base`` the rows in the base, or the cells of a raw table. ``bytes`` is the size of the row sets.
-    ``height`` is the largest number of row sets that a read of one key may look at. ``deltas`` estimates the
-    number of rows that are in the base and have newer cells in the store. Everything in the base was
-    committed at or before ``base_timestamp`` (microseconds), which is 0 before the first flush.
+    ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells.
+    ``rows_in_base`` counts the rows in the base, or the cells of a raw table. ``bytes`` is the size of the
+    row sets. ``height`` is the largest number of row sets that a read of one key may look at. ``deltas``
+    estimates the number of rows that are in the base and have newer cells in the store. Everything in the
+    base was committed at or before ``base_timestamp`` (microseconds), which is 0 before the first flush.
     """
 
     location: str

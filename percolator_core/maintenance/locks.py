@@ -107,7 +107,7 @@ class Locks:
         return sorted((lock for step in steps for lock in step), key=lambda lock: lock.wall)
 
     def resolve(self, older_than: float, part: Part | None = None) -> ResolvedLocks:
-        """Resolve the locks not refreshed for ``older_than`` seconds. Raises as `tablets_of`."""
+        """Resolve the locks that were not refreshed for ``older_than`` seconds. Raises as `tablets_of`."""
         tablets = self._client.catalog.tablets() if part is None else self.tablets_of(part)
         return self._resolve(self._steps(tablets, older_than))
 
@@ -209,7 +209,7 @@ class Locks:
 
         The order is arbitrary, and a lock may be yielded twice. A lock that exists during the whole iteration
         is always yielded, even if other locks are added, removed and refreshed. An iteration by rank or score
-        could miss the lock. The caller may resolve the locks of a step before the next step.
+        could miss such a lock. The caller may resolve the locks of a step before the next step.
         """
         untouched = None if older_than is None else int(older_than * 1e6)
         for table, tag in self._occupied(tablets):

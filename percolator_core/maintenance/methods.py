@@ -73,8 +73,8 @@ class Maintenance:
 
         Raises:
             LockTimeout: a transaction older than ``keep`` is still committing, or a schema change waits for
-            one. No version was dropped, but snapshots older than ``keep`` may already be refused. Collect
-            again later.
+            a transaction. No version was dropped, but snapshots older than ``keep`` may already be refused.
+            Collect again later.
             TypeError, ValueError: ``keep`` is no timedelta, or below zero; no such tablet.
             UnknownTable: no such table.
             StoreUnavailable: the store does not answer; call again to continue.
@@ -177,8 +177,8 @@ class Maintenance:
     ) -> TableCompacted:
         """Merge the row sets of a table's base as far as possible, and remove unneeded files.
 
-        Afterwards the row sets of a tablet have no key in common, and no removed rows. `flush` merges less,
-        because each merge writes rows again. The arguments are as for `flush`.
+        Afterwards no two row sets of a tablet have a key in common, and no row set has removed rows. `flush`
+        merges less, because each merge writes rows again. The arguments are as for `flush`.
 
         Raises:
             UnknownTable, ConfigurationError, ValueError, BaseDamaged, StoreUnavailable: as `flush`.

@@ -1,8 +1,8 @@
 """Health and metrics of workers over HTTP: ``/healthz``, ``/readyz``, and ``/metrics`` for Prometheus.
 
-A small HTTP server has its own threads. It reads the state of the worker and of the store only for a request.
-The worker never waits for a request. The load on the store is bounded: the server makes one read at a time,
-and keeps the result for some seconds.
+A small HTTP server has its own threads. It reads the state of the worker and of the store only to answer
+a request. The worker never waits for a request. The load on the store is bounded: the server makes one read
+at a time, and keeps the result for some seconds.
 """
 
 from percolator_core.monitoring.server import Address, Monitor

@@ -41,7 +41,7 @@ COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "scans": ("percolator_scan_steps", "Steps of scans, each one command to one tablet."),
     "scanned": ("percolator_scanned_cells", "Cells that scans returned."),
 }
-"""The counters, without ``_total``, by their field of `percolator_core.worker.ObserverCounts`."""
+"""Name (without ``_total``) and text of each counter, by field of `percolator_core.worker.ObserverCounts`."""
 
 BACKLOG: Final[dict[str, tuple[str, Callable[[ObserverStatus], float]]]] = {
     "percolator_backlog_cells": ("Dirty cells, also those of runs under way.", lambda one: one.backlog),

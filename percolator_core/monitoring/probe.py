@@ -18,7 +18,7 @@ FRESH: Final = 5.0
 """Seconds for which a result is kept, also if it is an error."""
 
 FRESH_PER_SECOND: Final = 20
-"""A result is kept for this multiple of the duration of its read: reads take at most 5 % of the time."""
+"""A result is kept for this multiple of the duration of its read, so reads take at most 5 % of the time."""
 
 PATIENCE: Final = 2.0
 """Seconds for which a read waits for a store that does not answer."""
@@ -55,7 +55,7 @@ class Probe:
         self._closed = False
 
     def latest(self) -> ProbeResult:
-        """Return a result that is some seconds old at most. Raises nothing."""
+        """Return the kept result, or read the status again if that result is too old. Raises nothing."""
         with self._lock:
             began = time.monotonic()
             if began >= self.fresh_until and not self._closed:

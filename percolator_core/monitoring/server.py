@@ -1,4 +1,4 @@
-"""The HTTP server: few threads, short requests, independent of the worker.
+"""The HTTP server. It has few threads, handles short requests, and does not depend on the worker.
 
 The server has no password and no TLS: each client that reaches the port gets an answer. So it listens on the
 loopback address only, unless the address names another host.

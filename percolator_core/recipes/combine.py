@@ -28,8 +28,8 @@ ADDED: Final = "added"
 VALUE: Final = "value"
 
 _SLICE: Final = 1 << 15
-"""Microseconds of a slice. With longer slices a run reads more drained rows; with shorter ones more runs
-conflict."""
+"""Microseconds of a slice. With longer slices, a run reads more drained rows. With shorter slices, more
+runs conflict."""
 
 _BYTES: Final = 4 << 20
 """The approximate limit for the bytes of items that one transaction folds."""
@@ -39,9 +39,9 @@ _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""A counter of the process, in the key of each row, after the start timestamp.
+"""A counter of this process. It follows the start timestamp in the key of each row.
 
-The timestamp distinguishes the transactions, the counter the rows of one transaction.
+The timestamp distinguishes the transactions, and the counter distinguishes the rows of one transaction.
 """
 
 
@@ -80,7 +80,7 @@ class CombineQueue:
     __slots__ = ("_fold", "_into", "_most", "_table")
 
     def __init__(self, table: str, into: tuple[str, str], fold: Fold, *, most: int = 512) -> None:
-        """``into`` is the table and column of the cells; the row is the key.
+        """``into`` is the table and the column of the cells. The key of the items is the row of their cell.
 
         ``fold`` gets the value of a cell (None without a cell) and a sequence of items, and returns the new
         value, or None to delete the cell. ``fold`` must not have side effects, because a run may be repeated.
@@ -174,7 +174,7 @@ class CombineQueue:
 
 
 def _slice_row(key: bytes, number: int) -> bytes:
-    """The prefix of the rows of a slice, and the row that is notified."""
+    """Return the prefix of the row keys of a slice. It is also the key of the row that is notified."""
     return key_row(key) + _TIME.pack(number)
 
 

@@ -25,15 +25,17 @@ class Counter:
         def count(t, cell):
             hits.drain(t, cell)
 
-    The cell has decimal digits, without a limit. The cell may lack the newest increments; `value` is exact.
+    The cell has the number in decimal digits, and the number has no limit. The cell may lack the newest
+    increments; `value` is exact.
     """
 
     __slots__ = ("_into", "_queue")
 
     def __init__(self, table: str, into: tuple[str, str], *, most: int = 512) -> None:
-        """``into`` is the table and column of the cells; the row is the key. Nothing else may write there.
+        """``into`` is the table and column of the cells; a counter's key is the row of its cell.
 
-        One transaction folds at most ``most`` increments (1 or more, else ValueError).
+        Nothing else may write to these cells. One transaction folds at most ``most`` increments (1 or more,
+        else ValueError).
         """
         self._into = into
         self._queue = CombineQueue(table, into, _sum, most=most)

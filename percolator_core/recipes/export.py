@@ -62,7 +62,7 @@ class Item(NamedTuple):
 
 
 class ExportQueue:
-    """Changes of many keys, in one table, passed to a sink in the order of commits.
+    """Changes of many keys, in one table. The changes of each key are passed to a sink in commit order.
 
     Use few tablets, because every run reads all tablets. The observer is strong. It runs in threads, because
     it waits for the sink::
@@ -152,7 +152,7 @@ class ExportQueue:
         return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Pass the items of the observed cell's key to ``sink``, and delete the taken ones in ``t``.
+        """Pass the items of the observed cell's key to ``sink``, and delete the taken items in ``t``.
 
         Return the number of taken items.
 

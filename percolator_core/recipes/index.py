@@ -1,8 +1,9 @@
-"""Find rows by the value of a column. The index is a table; transactions that change the data also change it.
+"""Find rows by the value of a column. The index is a table; transactions change it together with the data.
 
-Each row with the column has an *entry*: a row of the index's table, with the value and the data's row as its
-key. The encoding can be reversed, and entries sort by value, then by row. A transaction that sets a cell
-through the index also moves the entry. So index and data agree in every snapshot.
+Each row with the column has an *entry*. The entry is a row of the index's table, and its key consists of the
+value and the data's row key. The encoding can be reversed, and entries sort by value, then by row. A
+transaction that sets a cell through the index also moves the entry. So index and data agree in every
+snapshot.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BATCH: Final = 500
 _ZERO: Final = b"\x00"
 _ESCAPED: Final = b"\x00\xff"
 _END: Final = b"\x00\x01"
-"""The end of a value. It sorts below any further byte, so that a prefix sorts before a longer value."""
+"""The end of a value. It sorts below any further byte, so a prefix of a value sorts before the value."""
 
 _AFTER: Final = b"\x00\x02"
 """A value with this end is above all entries of the value, and below the entries of greater values."""
@@ -41,7 +42,7 @@ T = TypeVar("T")
 class Difference:
     """A missing entry, or an entry whose row does not have the value.
 
-    ``row`` is the row of the data, ``value`` the indexed value of the entry.
+    ``row`` is the row of the data, and ``value`` is the indexed value of the entry.
     """
 
     row: bytes
@@ -101,8 +102,8 @@ class SecondaryIndex:
     def update(self, t: AnyTransaction, row: str | bytes, old: bytes | None, new: bytes | None) -> None:
         """Move only the entry. The transaction has to set or delete the cell with its own call.
 
-        ``old`` is the cell's value that ``t`` has read, ``new`` the value that ``t`` writes; None means no
-        cell. Without the write of the cell, two transactions that move one entry might not conflict.
+        ``old`` is the cell's value that ``t`` has read, and ``new`` is the value that ``t`` writes. None
+        means no cell. Without the write of the cell, two transactions that move one entry might not conflict.
 
         Raises the errors of `set`.
         """

@@ -2,8 +2,8 @@
 
 A call may be repeated, even after it succeeded. Calls for one key may overlap, and the call with the older
 item may end after the call with the newer one. So a sink stores the newest sequence of every key with the
-key's data. In one atomic step the sink compares and replaces both. It ignores an item whose sequence is not
-above the stored sequence.
+key's data. In one atomic step, the sink compares the item's sequence with the stored sequence, and replaces
+sequence and data. It ignores an item whose sequence is not above the stored sequence.
 """
 
 from __future__ import annotations

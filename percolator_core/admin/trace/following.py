@@ -53,7 +53,7 @@ _BATCH: Final = 1000
 """Commands that are sent together. Each reply may be an acknowledgement of some tens of kilobytes."""
 
 _ACKS: Final = 8
-"""At most this many acknowledgements after a change are read: of the first run, and of reruns."""
+"""At most this many acknowledgements that follow a change are read: those of the first run and of reruns."""
 
 _ALL_LATER: Final = b"\xff" * 9
 """Sorts after any packed timestamp."""
