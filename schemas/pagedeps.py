@@ -16,7 +16,7 @@ Kind = Literal["style", "data"]
 
 
 class Parsed(Value):
-    """``pages.parsed``: the resources that a page names itself, sorted, and the digest of its HTML."""
+    """``pages.parsed``: the resources that a page names directly, sorted, and the digest of its HTML."""
 
     digest: Digest
     references: tuple[Url, ...]
@@ -40,8 +40,8 @@ class Made(Value):
     """``pages.made``: the inputs of a page's snapshot.
 
     ``source`` is the digest of the HTML. ``resources`` has the digest of every resource on which the page
-    depends, directly or through style sheets, sorted; None is a missing resource. ``renders`` counts the
-    snapshots since the page was loaded.
+    depends, directly or through style sheets, sorted; None means that the resource is missing. ``renders``
+    counts the snapshots since the page was loaded.
     """
 
     source: Digest

@@ -32,8 +32,8 @@ class Value(BaseModel):
 class Pointer(Value):
     """``pages.pointer``: the cell that decides the page's cluster. A page with this cell is known.
 
-    ``fingerprint`` is None for a page without content; ``next`` is the target of its redirect, or else its
-    canonical URL; ``indexable`` is True if search results may show the page.
+    ``fingerprint`` is None for a page without content. ``next`` is the target of the page's redirect, or else
+    its canonical URL. ``indexable`` is True if search results may show the page.
     """
 
     fingerprint: str | None = None
@@ -49,17 +49,17 @@ class Content(Value):
 
 
 class Outlinks(RootModel[dict[Url, tuple[Text, ...]]]):
-    """``pages.outlinks``: each distinct target with the anchor texts of the links to it, targets sorted."""
+    """``pages.outlinks``: the distinct targets, sorted, each with the anchor texts of the links to it."""
 
     model_config = ConfigDict(frozen=True)
 
     def encode(self) -> bytes:
-        """Compact JSON in UTF-8."""
+        """Return compact JSON in UTF-8."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, value: bytes | None) -> Outlinks:
-        """Return what ``encode`` wrote, or an empty value for None. Raises pydantic.ValidationError."""
+        """Return the value from ``encode``, or an empty value for None. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls({})
 
 
@@ -69,12 +69,12 @@ class Anchors(RootModel[tuple[Text, ...]]):
     model_config = ConfigDict(frozen=True)
 
     def encode(self) -> bytes:
-        """Compact JSON in UTF-8."""
+        """Return compact JSON in UTF-8."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, value: bytes | None) -> Anchors:
-        """Return what ``encode`` wrote, or an empty value for None. Raises pydantic.ValidationError."""
+        """Return the value from ``encode``, or an empty value for None. Raises pydantic.ValidationError."""
         return cls.model_validate_json(value) if value is not None else cls(())
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit code: 0, 1 after an error or a violation, 2 for a wrong call."""
+    """Return the exit code: 0, 1 after an error or a violation, 2 for a wrong call, 130 if interrupted."""
     parser = argparse.ArgumentParser("python -m observers.pagedeps", description=__doc__)
     parser.add_argument(
         "folder", type=Path, help="a folder of HTML with its style sheets and images; it is only read"

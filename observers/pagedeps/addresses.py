@@ -29,8 +29,8 @@ def path_address(path: str) -> str:
 def resolve(base: str, reference: str) -> str | None:
     """Return the address of ``reference`` in a document at ``base``, without its fragment.
 
-    None if the reference cannot be a resource: ``data:`` and the like, the document itself, or no URL. The
-    query of a local file is removed, because it does not select a file.
+    Return None if the reference cannot be a resource, such as a ``data:`` URL, a reference to the document
+    itself, or text that is no URL. The query of a local file is removed, because it does not select a file.
     """
     reference = reference.strip()
     if not reference or reference.startswith("#"):
@@ -56,5 +56,5 @@ def resolve(base: str, reference: str) -> str | None:
 
 
 def fragment(reference: str) -> str:
-    """Return the fragment of a reference, with its ``#``; it selects a part of an image."""
+    """Return the fragment of a reference, with its ``#``. A fragment selects a part of an image."""
     return "".join(reference.strip().partition("#")[1:])

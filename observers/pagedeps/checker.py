@@ -1,7 +1,7 @@
 """Recompute everything from the raw pages and resources, and report every wrong cell.
 
-Call it while the chain is idle. This is batch code on dictionaries. It shares the parsers and the composition
-of snapshots with the observers, but not the incremental updates.
+Call `check` while the chain is idle. This is batch code on dictionaries. It shares the parsers and the
+composition of snapshots with the observers, but not the incremental updates.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check(snapshot: Snapshot) -> list[Violation]:
 
 
 def needless(db: Database) -> list[Violation]:
-    """Return the renders with unchanged inputs, among the versions that the store still has."""
+    """Return the renders whose inputs had not changed, among the versions that the store still has."""
     found = []
     for key, _ in db.snapshot().scan("pages", columns=["made"]):
         versions = [version.value for version in db.history("pages", key, "made")]

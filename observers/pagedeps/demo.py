@@ -1,4 +1,4 @@
-"""The demonstration: load and render a folder of HTML, change resources, and count the pages rendered again.
+"""The demonstration: render a folder of HTML, change resources, and count the pages that are rendered again.
 
 The folder is not changed: all changes are made in the store.
 """
@@ -32,9 +32,10 @@ _PICTURE: Final = (
 class Step:
     """A change and its effects.
 
-    ``depend``: pages that depended on ``address`` before the change; ``rendered``: written snapshots,
-    ``others`` of them for pages that do not depend on it; ``woken``: runs of render, including
-    those without work; ``runs``: runs of all observers.
+    ``depend`` counts the pages that depended on ``address`` before the change. ``rendered`` counts the
+    snapshots that were written, and ``others`` counts those for pages that did not depend on ``address``.
+    ``woken`` counts the runs of the observer ``render``, also runs that had no work. ``runs`` counts the runs
+    of all observers.
     """
 
     what: str
@@ -64,11 +65,11 @@ def run(
 ) -> Report:
     """Load a folder, render its pages, change some resources, and count the runs.
 
-    ``state``: the store's folder, by default a temporary one. ``out``: the folder for the snapshots as files.
-    ``limit``: pages to load at most, 1 or more.
+    ``state`` is the store's folder; the default is a temporary folder. ``out`` is the folder for the
+    snapshots as files. ``limit`` is the largest number of pages to load, 1 or more.
 
     Raises:
-        ConfigurationError: the folder has no pages, or ``out`` is inside it.
+        ConfigurationError: the folder has no pages, or ``out`` is inside the folder.
         PercolatorError: the store cannot be used.
     """
     source = Folder.read(folder, limit)

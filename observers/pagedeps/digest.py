@@ -1,8 +1,9 @@
 """Detect changes of a resource; an unchanged resource wakes no other observer.
 
-The observer is woken by ``resources.content`` and ``content_type``. Each column has its own
-acknowledgement, so runs for the two columns of a resource would not conflict. Therefore every run also writes
-``resources.seen``: in this cell they conflict, and the later run sees everything that the earlier run saw.
+The observer is woken by ``resources.content`` and ``content_type``. Each column has its own acknowledgement,
+so runs for the two columns of a resource would not conflict. Therefore every run also writes
+``resources.seen``: in this cell the runs conflict, and the later run sees everything that the earlier run
+saw.
 """
 
 from __future__ import annotations
@@ -45,5 +46,6 @@ def _write(t: ObserverTransaction, row: bytes, before: Facts | None, new: Conten
         t.set("resources", row, "embedding", new.embedding)
     t.set("resources", row, "facts", facts.encode())
     replace(t, "style", row, before.references if before else (), facts.references)
-    # The relay runs once the index has the new imports: from then on each of their changes wakes this sheet.
+    # The observer relay runs after the index has the new imports. From then on, a change of an import
+    # notifies this sheet.
     t.notify("resources", row, "touched")

@@ -27,11 +27,11 @@ MAX_EMBEDDED: Final = 32 << 20
 """A snapshot embeds at most this many bytes of resources; further resources get a placeholder."""
 
 MAX_DEPTH: Final = 32
-"""The longest chain of style sheets that import each other; the next one counts as missing."""
+"""The longest chain of style sheets that import each other; the next sheet counts as missing."""
 
 _LEAST_BYTES: Final = 256
-"""An embedded resource counts as at least this many bytes: empty style sheets that each import the next one
-twice must reach the limit, too."""
+"""An embedded resource counts as at least this many bytes. So the limit also holds for empty style sheets
+that each import the next sheet twice."""
 
 _IMAGES: Final = {
     "img[src]": "src",
@@ -47,7 +47,7 @@ _ATTRIBUTES_LEFT_OUT: Final = ("srcset", "sizes", "imagesrcset", "integrity", "n
 
 
 class Source(NamedTuple):
-    """A resource in the form for embedding."""
+    """A resource in the form in which pages embed it."""
 
     kind: Kind
     embedding: bytes
@@ -103,7 +103,7 @@ def _read(address: str, html: bytes) -> tuple[LexborHTMLParser, str]:
 
 
 def _sheets(tree: LexborHTMLParser) -> list[LexborNode]:
-    """Return the style sheets that a browser uses, without alternate ones."""
+    """Return the style sheets that a browser uses: all except alternate style sheets."""
     return [
         node
         for node in tree.css("link[rel~=stylesheet i][href]")
@@ -155,7 +155,7 @@ def placeholder(address: str) -> str:
 
 @dataclass(slots=True)
 class _Composition:
-    """The composition of one snapshot; ``left``: bytes that may still be embedded."""
+    """The composition of one snapshot; ``left`` is the number of bytes that may still be embedded."""
 
     sources: Mapping[str, Source]
     left: int
@@ -171,7 +171,7 @@ class _Composition:
         return source.embedding.decode() + fragment(reference)
 
     def sheet(self, base: str, text: str, path: tuple[str, ...]) -> str:
-        """Embed the resources of a style sheet; ``path``: the sheets through which it is imported."""
+        """Embed the resources of a style sheet; ``path`` has the sheets through which it is imported."""
 
         def include(reference: str) -> str | None:
             address = resolve(base, reference)
@@ -183,7 +183,7 @@ class _Composition:
         return style.rewrite(text, partial(self.image, base), include)
 
     def include(self, address: str, path: tuple[str, ...]) -> str | None:
-        """Return the text of the style sheet at an address; empty in a cycle; None if it is missing."""
+        """Return the text of the style sheet at an address: empty in a cycle, None if it is missing."""
         if address in path:
             return ""
         source = self.sources.get(address) if len(path) < MAX_DEPTH else None

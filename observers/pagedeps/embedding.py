@@ -16,7 +16,7 @@ from observers.pagedeps import style
 from observers.webindex.encoding import decode
 from schemas.pagedeps import Kind
 
-# Without the machine's own list of types, which may differ between workers.
+# The machine's own list of types is not used, because it may differ between workers.
 _TYPES: Final = MimeTypes(filenames=())
 _TYPES.add_type("font/woff2", ".woff2")
 _TYPES.add_type("font/woff", ".woff")
@@ -50,7 +50,7 @@ def media_type_of(address: str, declared: str = "") -> str:
 
 
 def content_of(address: str, content: bytes, content_type: bytes | None) -> Content:
-    """Parse the content at ``address``; for its type see `media_type_of`."""
+    """Parse the content at ``address``; `media_type_of` decides its type."""
     declared = content_type.decode("utf-8", "replace").strip() if content_type is not None else ""
     media_type = media_type_of(address, declared)
     if media_type == "text/css":

@@ -1,8 +1,8 @@
-"""Notify the dependents of a changed resource, one batch a transaction.
+"""Notify the dependents of a changed resource, one batch in each transaction.
 
-``resources.position`` is the last notified dependent; it is absent after the last batch. Every run writes it.
-The observer ``relay`` writes it, too, to start again from the first dependent, so a run that continues from
-an older position conflicts.
+``resources.position`` is the last notified dependent; the cell is absent after the last batch. Every run
+writes this cell. The observer ``relay`` writes it, too, to start again from the first dependent. So a run
+that continues from an older position conflicts with ``relay``.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def reach(t: ObserverTransaction | Snapshot, roots: Iterable[str]) -> dict[str, 
 def stamp(found: Mapping[str, Facts | None]) -> bytes:
     """Return a digest of the resources and their versions.
 
-    It uses versions, not contents: a resource may change and change back, and a render may have seen the
-    state in between. Then the digest differs, and the page is rendered again.
+    A resource may change and change back, and a render may have seen the state in between. The digest depends
+    on versions, not on contents, so it differs in this case, too, and the page is rendered again.
     """
     versions = sorted((address, facts.version if facts else 0) for address, facts in found.items())
     return blake2b(json.dumps(versions).encode(), digest_size=16).hexdigest().encode()

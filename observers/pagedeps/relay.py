@@ -1,8 +1,8 @@
 """Propagate changes along the imports of style sheets, which may form a cycle.
 
 The observer is woken when a resource, or anything that the resource names, changes. It notifies the
-dependents only if the digest of all reachable resources has changed. In a cycle all digests soon belong to
-the same state; then no run writes, and the loop ends.
+dependents only if the digest of all reachable resources has changed. In a cycle of imports, all digests soon
+belong to the same state. Then no run writes, and the loop ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Render a page's snapshot from the page and all its dependencies, read at one timestamp.
 
-The observer is weak: a hundred resources that change at once wake it a hundred times, and it usually runs
+The observer is weak: a hundred resources that change at once notify it a hundred times, but usually it runs
 once. The inputs of the last snapshot are stored, so a run with the same inputs ends early without reading any
 content.
 """
@@ -47,7 +47,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
 
 
 def sources(t: ObserverTransaction | Snapshot, found: Mapping[str, Facts | None]) -> dict[str, Source]:
-    """Return the existing resources in the form for embedding."""
+    """Return the existing resources in the form in which pages embed them."""
     there = [(address, facts.kind) for address, facts in found.items() if facts and facts.kind]
     values = t.get_many([("resources", address, "embedding") for address, _ in there])
     return {

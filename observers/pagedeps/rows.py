@@ -12,7 +12,7 @@ dependents  resource, kind of dependent,    reference: empty; the dependent name
 Notify-only: ``pages.stale``, ``resources.touched``, ``resources.more``.
 
 In a row of ``dependents`` the resource's NUL bytes are escaped. A terminator, which no escape contains,
-follows the resource. So an address may be any bytes, no two triples have the same row, and the rows of one
+follows the resource. So an address may be any bytes, no two entries have the same row, and the rows of one
 resource share a prefix that no other resource's rows have.
 """
 
@@ -48,7 +48,7 @@ def row(edge: Edge) -> bytes:
 
 
 def edge(row: bytes) -> Edge:
-    """Return the entry of a row that `row` returned. Raises ValueError for any other bytes."""
+    """Return the entry whose row `row` returned. Raises ValueError for any other bytes."""
     escaped, end, rest = row.partition(_END)
     if not end or rest[:1] not in _NAMES or _NUL in escaped.replace(_ESCAPED, b""):
         raise ValueError(f"not a row of dependents: {row!r}")

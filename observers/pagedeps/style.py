@@ -31,7 +31,10 @@ _SUPPORTS: Final = re.compile(r"supports(\((?:[^()]|\([^()]*\))*\))", re.IGNOREC
 
 
 class Piece(NamedTuple):
-    """A part of a style sheet. ``text``: the text to copy, or the reference; ``condition``: of an import."""
+    """A part of a style sheet. ``text`` is the text to copy, or the reference.
+
+    ``condition`` is the condition of an import.
+    """
 
     kind: Literal["text", "url", "import"]
     text: str

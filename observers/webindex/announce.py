@@ -1,10 +1,13 @@
 """Notify the targets of a page's links that the page's share of rank has changed.
 
 The observer is woken by ``pages.rank``. It is separate from ``rank``, because it has to run after the new
-rank has committed. At that time it needs to notify known pages only: most links of a crawl lead to pages that
-were never loaded. A target that is unknown here stays unknown or becomes known in a later commit, and then
-its first count sees the new share. The transaction that publishes the rank could not skip unknown targets: a
-target could become known, and be counted, before the commit.
+rank has committed. Then it has to notify only known pages. This saves many notifications, because most links
+of a crawl lead to pages that were never loaded.
+
+If a target is unknown here, it may become known in a later commit. The links to the target are first counted
+after that commit, so this count sees the new share. The transaction that publishes the rank could not skip
+unknown targets. A target could become known before that transaction commits, and its links could be counted
+with the old share.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def _standings(stored: Table, pages: dict[bytes, Page]) -> tuple[dict[bytes, Sta
 def _ranks(
     pages: dict[bytes, Page], inlinks: Inlinks, standings: dict[bytes, Standing]
 ) -> Iterator[Violation]:
-    """Compare each share with its rank, each rank with the shares, and each rank with the fixed point."""
+    """Compare each share with its rank, and each rank with the incoming shares and with the fixed point."""
     for url, standing in standings.items():
         where = f"pages {row_name(url)} rank"
         share = share_of(standing.rank, len(pages[url].outlinks.root))

@@ -1,18 +1,18 @@
-"""Cluster duplicates: pages with the same content, and pages that redirect to another or name it canonical.
+"""Cluster duplicates: pages with the same content, pages that redirect, and pages that name a canonical URL.
 
 The path of a page follows its redirect, or else its declared canonical URL, as long as the next page is
-known. The last page of the path is the *terminal*; the fingerprint of the terminal's content, or else its
-URL, is the key of the cluster.
+known. The last page of the path is the *terminal*. The key of the cluster is the fingerprint of the
+terminal's content, or the URL of the terminal if it has no content.
 
 Two observers share the work. ``cluster`` runs when a page's own pointer changes: it places the page, and
-notifies every page whose path leads through it. ``recluster`` places such a page again and notifies no page,
-so there is no loop, even if pointers form a cycle.
+notifies every page whose path leads through it. ``recluster`` places such a page again and notifies no other
+page, so there is no loop, even if pointers form a cycle.
 
 No page stays in a wrong cluster, although a run sees other pages only at its snapshot. Take the path from a
-page u to its terminal, and on that path the page p whose pointer changed last. The run of ``cluster`` at p
-sees the whole path, so it notifies u, and the run at u sees the whole path, too. A run at u with an older
-snapshot cannot overwrite that result. Every run that places u writes ``pages.cluster``, changed or not, so
-two of these runs conflict.
+page u to its terminal, and let p be the page on that path whose pointer changed last. The run of ``cluster``
+at p sees the whole path, so it notifies u, and the run at u sees the whole path, too. A run at u with an
+older snapshot cannot overwrite that result: every run that places u writes ``pages.cluster``, changed or not,
+so two such runs conflict.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def place(t: ObserverTransaction, url: bytes) -> bytes | None:
 def find_terminal(t: ObserverTransaction, url: bytes) -> tuple[bytes, str | None] | None:
     """Return the terminal page of ``url`` and its fingerprint; None if ``url`` is unknown.
 
-    If the path has a cycle, the terminal is a page of the cycle with content: the page with the smallest URL,
-    so that all pages of the cycle agree. A path of more than MAX_HOPS ends there.
+    If the path has a cycle, the terminal is one of the pages of the cycle that have content, or one of all
+    its pages if none has content. It is the page with the smallest URL, so that all pages of the cycle agree.
+    A path ends after MAX_HOPS hops.
     """
     pointer = _pointer(t, url)
     if pointer is None:

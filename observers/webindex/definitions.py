@@ -6,8 +6,8 @@ Rank is PageRank in the form without the number of pages, so that a new page cha
     share(v) = DAMPING * rank(v) / number of distinct targets of v
 
 The rank of a page without links is not spread over all pages. Links to pages that were never loaded count in
-the number of targets, and their shares are lost, too. Ranks belong to single URLs; duplicates are not merged.
-The mean rank is at most 1.
+the number of targets, and the shares of these links are lost, too. Ranks belong to single URLs; duplicates
+are not merged. The mean rank is at most 1.
 """
 
 from __future__ import annotations
@@ -72,5 +72,8 @@ def frequent_anchors(anchors: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def preference(url: str, rank: float) -> tuple[float, int, str]:
-    """Return the sort key of an indexable member: high ranks, then short URLs first. The first is shown."""
+    """Return the sort key of an indexable member; the first member is shown.
+
+    Higher ranks come first, then shorter URLs.
+    """
     return (-rank, len(url), url)

@@ -5,11 +5,12 @@ document. Its output depends on this document only. It writes only differences f
 no other observer is woken without a change.
 
 A load that writes two columns wakes two runs. Each column has an acknowledgement of its own, so the runs do
-not conflict in it. They conflict on ``pages.parsed``, the timestamp of the snapshot from which the page was
-last parsed. Every run writes this column, changed or not, so the later run sees everything that the earlier
-run saw. A run whose change is older than that timestamp has nothing to do. To compare the document instead of
-the timestamp would be wrong: the document may have changed twice and be the same again, while another run is
-about to commit the state in between.
+not conflict on acknowledgements. They conflict on ``pages.parsed``, the timestamp of the snapshot from which
+the page was last parsed. Every run writes this column, changed or not, so the later run sees everything that
+the earlier run saw. A run whose change is older than that timestamp has nothing to do.
+
+It would be wrong to compare the document instead of the timestamp. The document may have changed and changed
+back, while another run is about to commit the state in between.
 """
 
 from __future__ import annotations
@@ -81,12 +82,12 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
         t.set("pages", url, "rank", Standing(rank=rank, share=share_of(rank, len(after))).encode())
     # Notify the targets that ``announce`` does not notify: former targets and, if the share is the same, new
     # targets and targets with new anchor texts. Unknown targets are notified, too: a concurrent transaction
-    # that makes the target known does not see this one.
+    # that makes the target known does not see this transaction.
     for target in before.keys() | after.keys():
         if target not in after or (not has_new_share and before.get(target) != after[target]):
             t.notify("pages", target, "inlinks")
-    # The observer ``rank`` counts the links to a new page. If a concurrent run of this observer writes the
-    # rank of a deleted page again, ``rank`` removes it.
+    # The observer ``rank`` counts the links to a new page. It removes the rank of a deleted page, also if a
+    # concurrent run of ``rank`` publishes it during the deletion.
     if page is None or "outlinks" not in old:
         t.notify("pages", url, "inlinks")
 

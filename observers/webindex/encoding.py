@@ -16,7 +16,7 @@ from charset_normalizer import from_bytes
 FALLBACK: Final = "cp1252"
 
 _HEAD: Final = 4096
-"""The charset is looked for in this many first bytes; browsers read 1,024, some pages need more."""
+"""The charset is looked for in this many first bytes. Browsers read 1,024, but some pages need more."""
 
 _SAMPLE: Final = 8 * 1024
 """The encoding is guessed from this many bytes, which takes about a millisecond."""
@@ -28,7 +28,7 @@ _GUESSED: Final = (
 """The guess chooses among these encodings; with more candidates it is often wrong."""
 
 _TOLERATED: Final = 0.01
-"""A declared charset is used up to this share of undecodable characters, because some pages have a few."""
+"""A declared charset is used if at most this share of the characters is undecodable, as in some pages."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -84,7 +84,7 @@ class Decoded(NamedTuple):
 
 
 def decode(contents: bytes, content_type: str | None, *, markup: bool) -> Decoded:
-    """Decode a page. ``content_type``: the HTTP header; ``markup``: look for ``<meta charset>``, too."""
+    """Decode a page. ``content_type`` is the HTTP header; ``markup`` also allows ``<meta charset>``."""
     for mark, encoding in _MARKS:
         if contents.startswith(mark):
             return Decoded(contents[len(mark) :].decode(encoding, "replace"), encoding)

@@ -17,7 +17,8 @@ _BLOCK: Final = re.compile(
     r"s(?:e(?:ction|lect)|ummary)|t(?:able|body|d|extarea|h(?:ead)?|r)|ul)[\s/>])",
     re.IGNORECASE,
 )
-# The parser's time grows with the square of the depth. Pages this deep are junk; their structure is removed.
+# The parser's time grows with the square of the depth. Pages that are deeper than this are junk; their
+# structure is removed.
 _TOO_DEEP: Final = 10_000
 _STRUCTURE: Final = re.compile(
     r"</?(?!(?:a|base|body|br|head|html|link|meta|noscript|p|script|style|svg|template|title)[\s/>])[a-z][^<>]{0,2000}>",
@@ -88,7 +89,7 @@ def _title(tree: LexborHTMLParser) -> str:
 
 
 def _canonical(tree: LexborHTMLParser) -> str | None:
-    """Return the first ``<link rel=canonical>`` in the head; one in the body may be a reader's post."""
+    """Return the first ``<link rel=canonical>`` in the head; a link in the body may be a reader's post."""
     for node in tree.css("head > link[rel][href]"):
         if "canonical" in (node.attributes.get("rel") or "").lower().split():
             return node.attributes.get("href") or None

@@ -196,10 +196,10 @@ class ServingIndex:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE takes the write lock at once: a transaction that reads first and then writes cannot wait
-        # for the lock, it fails.
+        # IMMEDIATE takes the write lock at once. A transaction that reads first and then writes would not
+        # wait for the lock: it would fail.
         if self._connection.in_transaction:
-            # The deadline of a run interrupted the transaction between two statements.
+            # The transaction is still open: the deadline of a run interrupted it between two statements.
             self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
         try:

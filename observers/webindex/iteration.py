@@ -14,14 +14,14 @@ PRECISION: Final = 1e-10
 
 
 def exact_ranks(targets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, float]:
-    """Return the rank of every known page; ``targets`` has the distinct targets of each, known or not."""
+    """Return the rank of every known page; ``targets`` has each page's distinct targets, known or not."""
     return _solve(targets, dict.fromkeys(targets, 1 - DAMPING), FIRST_RANK)
 
 
 def spread(targets: Mapping[bytes, Sequence[bytes]], errors: Mapping[bytes, float]) -> dict[bytes, float]:
-    """Return for each page how far its rank can be from the fixed point.
+    """Return, for each page, the largest possible distance of its rank from the fixed point.
 
-    ``errors`` has for each page how far (≥ 0) its rank may be from the rank that its sources give it.
+    ``errors`` has, for each page, the largest distance (≥ 0) of its rank from the rank that its sources give.
     """
     return _solve(targets, errors, 0.0)
 

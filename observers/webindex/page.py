@@ -73,7 +73,7 @@ class Page:
 
 
 def is_page(row: bytes) -> bool:
-    """Return True if the row key can be a page: printable, so without NUL, the separator in keys."""
+    """Return True if the row key can be a page: it is printable, so it has no NUL, the separator in keys."""
     try:
         return row.decode().isprintable() and row != b""
     except UnicodeDecodeError:
@@ -83,11 +83,11 @@ def is_page(row: bytes) -> bool:
 def parse(url: str, contents: bytes, content_type: str | None = None, redirect: str | None = None) -> Page:
     """Parse the document at ``url``. A ``redirect`` (absolute or relative) overrides the contents.
 
-    It never raises an error: junk is a page without text.
+    This never raises an error: junk becomes a page without text.
     """
     if redirect is not None and redirect.strip():
         target = resolve(url, redirect) or normalise(redirect)
-        # The redirect is its only link, so rank and links flow through it.
+        # The redirect is the page's only link, so the page passes its rank on to the target.
         links = _collect(url, [] if target is None else [(target, "")])
         return Page(Pointer(next=next(iter(links.root), None)), Content(), links)
     if not contents:
@@ -118,7 +118,7 @@ def _html_page(url: str, page: HtmlPage, fingerprint: str) -> Page:
         next=canonical if canonical != url else None,
         indexable=bool(content.title or content.text) and not page.noindex,
     )
-    # A page often repeats its links: each spelling is resolved once.
+    # A page often repeats its links, so each spelling is resolved only once.
     targets = {reference: resolve(base, reference) for reference, _ in page.links}
     return Page(
         pointer, content, _collect(url, ((targets[reference], anchor) for reference, anchor in page.links))

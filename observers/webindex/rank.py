@@ -3,7 +3,7 @@
 The observer is weak, so a thousand new links to a page cost one run. No page waits for another: a page's rank
 is computed from the published shares of its sources. If it differs from the published rank by more than the
 tolerance, the run publishes the new rank, and the observer ``announce`` wakes the targets. This loop is
-declared (``feedback``), and it ends from any state and in any order, because the damping makes the
+declared (``feedback``). It ends, from any state and in any order of the runs, because the damping makes the
 corrections smaller in every round.
 """
 
@@ -24,7 +24,8 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     url = cell.row
     page = t.get_row("pages", url, ["pointer", "rank", "anchors", "cluster"])
     if "pointer" not in page:
-        # Deleted, or never loaded. If a concurrent run published a rank during the deletion, remove it.
+        # The page was deleted, or was never loaded. Remove its rank and anchors, which a concurrent run may
+        # have published during the deletion.
         for column in ("rank", "anchors"):
             if column in page:
                 t.delete("pages", url, column)
@@ -48,8 +49,8 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     if has_new_anchors:
         t.set("pages", url, "anchors", anchors)
     if has_new_rank or has_new_anchors:
-        # Written although it stays the same, to conflict with a transaction that moves the page to another
-        # cluster. Otherwise this run would wake only the old cluster, and the entry of the new cluster could
-        # keep the old rank and anchors.
+        # The cell is written although it stays the same, so that this run conflicts with a transaction that
+        # moves the page to another cluster. Without the conflict, this run would wake only the old cluster,
+        # and the entry of the new cluster could keep the old rank and anchors.
         t.set("pages", url, "cluster", key)
         t.notify("clusters", key, "dirty")

@@ -1,8 +1,8 @@
 """Search the serving index: ``search("vacuum", limit=10)``, best results first.
 
-FTS5 finds candidates by bm25; words in titles, anchors and URLs count more than words in the text. Candidates
-whose *name* is the query come first: the full text of a link to them, their title, or the last part of their
-URL. Rank decides between equal candidates.
+FTS5 finds candidates by bm25; words in titles, anchors and URLs count more than words in the text. A
+candidate gets a higher score if the query is its *name*: the full text of a link to it, its title, or the
+last part of its URL. A higher rank raises the score, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def search(
     *,
     index: ServingIndex | None = None,
 ) -> list[Result]:
-    """Return pages with all words of ``query``, or, if there are none, pages with any of the words.
+    """Return pages with all words of ``query``. If there is no such page, return pages with any of the words.
 
     A query has no syntax.
     """
@@ -81,7 +81,7 @@ def search(
 
 
 def _scored(found: list[tuple[Any, ...]], words: list[str]) -> list[tuple[Result, int]]:
-    """Return the candidates, best first, with their rows, without snippets. A smaller bm25 is better."""
+    """Return the candidates, best first, each with its row, but no snippets. A smaller bm25 is better."""
     phrase = _plain(" ".join(words))
     best = min(fit for *_, fit, _ in found) or -1.0
     scored = []

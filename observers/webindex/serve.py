@@ -1,8 +1,8 @@
 """Choose the entry of a cluster: its best page, with the anchors of links to any member.
 
-Every input has an observer that wakes this one: ``cluster`` for members and their contents, ``rank`` for
-ranks and anchors. Each of these observers commits before the run that it wakes begins. Runs for one cluster
-conflict on their acknowledgement, so the last run that commits has seen everything.
+For every input, there is an observer that wakes this observer: ``cluster`` for members and their contents,
+``rank`` for ranks and anchors. Each of these observers commits before the run that it wakes begins. Runs for
+one cluster conflict on their acknowledgement, so the last run that commits has seen everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The normal form of URLs (RFC 3986, section 6): all spellings of an address become one row key.
 
-The normal form has the scheme and host in lower case, and international hosts in their ASCII form. It has no
-default port, user, fragment, dot segments or empty query. Percent-encoding is in upper case, and used only
-for characters that need it. ``file:`` and schemes of local corpora, such as ``doc://corpus/page.html``, work
-like ``http:``.
+The normal form has the scheme and host in lower case, and international hosts in their ASCII form. The
+default port, the user, the fragment, dot segments and an empty query are left out. Percent-encoding is in
+upper case, and used only for characters that need it. ``file:`` and schemes of local corpora, such as
+``doc://corpus/page.html``, work like ``http:``.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def plan(crawl: Crawl, index: ServingIndex, run: int) -> list[Change]:
 
 
 class _Planner:
-    """Choose the documents; each is changed once."""
+    """Choose the documents to change; each document is changed at most once."""
 
     def __init__(self, crawl: Crawl, index: ServingIndex, chance: random.Random) -> None:
         self._crawl = crawl
@@ -74,13 +74,13 @@ class _Planner:
         self._postings = {posting.url: posting for posting in index.postings()}
         self._pages = dict(_editable(crawl, self._postings))
         self._words = _new_words(index, chance)
-        # Pages with a unique title first, because a search for the title shows exactly that page.
+        # Pages with a unique title come first, because a search for the title shows exactly that page.
         titles = Counter(posting.title for posting in self._postings.values())
         shuffled = chance.sample(sorted(self._pages), len(self._pages))
         self._free = sorted(shuffled, key=lambda url: titles[self._postings[url].title] > 1)
 
     def plan(self, run: int) -> list[Change]:
-        """Return edits, then the deletion, then the duplicate; at least one document is edited."""
+        """Return the edits, then the deletion, then the duplicate; `_take` keeps documents for the edits."""
         others = [change for change in (self._deletion(), self._duplicate(run)) if change is not None]
         targets = self._free[:EDITED]
         edits: list[Change] = []
@@ -123,7 +123,7 @@ class _Planner:
         return None
 
     def _edit(self, url: str, kind: Kind, targets: list[str]) -> Change | None:
-        """Return the first edit whose new word the parser sees; None if there is none."""
+        """Return the first edit whose new word the parser sees; None if there is no such edit."""
         word = next(self._words)
         target = next((target for target in targets if target != url), "")
         kind = "paragraph" if kind == "link" and not target else kind
@@ -152,9 +152,9 @@ def _editable(crawl: Crawl, postings: dict[str, Posting]) -> Iterator[tuple[str,
 
 
 def _is_found_there_alone(word: str, page: Page, target: str) -> bool:
-    """Return True if the page has the word, and among its links only ``target`` has it as an anchor.
+    """Return True if the page has the word, and none of its links has the word, except links to ``target``.
 
-    A heading may be inside a link: then a word in the heading is also an anchor of the link's target.
+    A heading may be inside a link. Then a word in the heading is also in the text of this link.
     """
     named = (anchors for url, anchors in page.outlinks.root.items() if url != target)
     return word in page.content.text and not any(word in anchor for anchors in named for anchor in anchors)

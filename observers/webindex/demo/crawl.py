@@ -43,7 +43,7 @@ class Crawl:
 
     Args:
         folder: the folder for documents, store and index.
-        docs: a folder of HTML, text and Markdown files; None is the documentation of the installed Python
+        docs: a folder of HTML, text and Markdown files; None means the documentation of the installed Python
             distributions.
 
     Raises:
@@ -63,7 +63,7 @@ class Crawl:
         """Update the copy from the original folder; return the number of original files.
 
         Args:
-            limit: files to copy at most; None is all.
+            limit: the largest number of files to copy; None means all files.
 
         Raises:
             ConfigurationError: the original folder does not exist or has no documents.

@@ -1,6 +1,6 @@
 """A corpus that every machine has: the installed Python distributions as a small web site.
 
-The site has an index page, and a page for each distribution: its description, its links, links to its
+The site has an index page, and a page for each distribution with its description, its links, and links to its
 requirements. Each document and licence text in a wheel is a page, too. Licence pages contain only the text,
 so that the same licence in many distributions gives real duplicates. The same installation gives the same
 bytes.
@@ -29,7 +29,7 @@ _NO_DOCUMENTS: Final = frozenset({"top_level.txt", "entry_points.txt", "sources.
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A written site: the folder, and the paths of its files in the folder."""
+    """A written site: the folder, and the paths of the site's files in this folder."""
 
     folder: Path
     pages: tuple[str, ...]
@@ -42,11 +42,11 @@ def write_site(folder: Path, distributions: Iterable[metadata.Distribution] | No
 
     Args:
         folder: created if it does not exist.
-        distributions: the distributions to show; None is all that are installed.
+        distributions: the distributions to show; None means all installed distributions.
     """
     named: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions() if distributions is None else distributions:
-        named.setdefault(_normal(_field(distribution, "Name")), distribution)  # the first one is imported
+        named.setdefault(_normal(_field(distribution, "Name")), distribution)  # Python imports the first one
     named.pop("", None)
     names = sorted(named)
     written = ["index.html"]
@@ -152,7 +152,7 @@ def _convert(text: str, suffix: str) -> str:
 def _requirements(
     distribution: metadata.Distribution, named: Mapping[str, metadata.Distribution]
 ) -> list[str]:
-    """Return the requirements, with links to installed distributions; extras only if they are installed."""
+    """Return the requirements, with links to installed distributions; those of extras only if installed."""
     found: dict[str, str] = {}
     for requirement in sorted(distribution.requires or []):
         text, _, marker = requirement.partition(";")

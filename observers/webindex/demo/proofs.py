@@ -44,7 +44,7 @@ def prove(changes: Sequence[Change], index: ServingIndex) -> list[Proof]:
     proofs: dict[str, Proof] = {}
     for change in changes:
         proof = _prove(change, index)
-        # Every change is checked; the report has the first one of each kind, or one that fails.
+        # Every change is checked. The report has the first proof of each kind, or one that fails.
         if change.kind not in proofs or not proof.holds:
             proofs[change.kind] = proof
     return list(proofs.values())

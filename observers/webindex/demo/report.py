@@ -61,7 +61,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A search after the chain was idle: it confirms ``claim`` if ``holds`` is True; ``urls`` prove it."""
+    """A search after the chain was idle. It confirms ``claim`` if ``holds`` is True.
+
+    ``urls`` are the results that show this.
+    """
 
     claim: str
     query: str
@@ -121,7 +124,7 @@ class Report:
         return sum(part.quarantined for part in (self.processed, self.updated) if part is not None)
 
     def to_json(self) -> dict[str, object]:
-        """Return the report in types of JSON."""
+        """Return the report as JSON types."""
         changes = [
             {
                 "kind": one.change.kind,

@@ -279,7 +279,7 @@ def _table(first: str, *numbers: str) -> Table:
 
 def _common_base(urls: list[str]) -> str:
     """Return the common folder of the URLs."""
-    start = commonprefix(urls)  # noqa: RUF071 - commonpath would make one of the two slashes
+    start = commonprefix(urls)  # noqa: RUF071 - commonpath would turn two slashes into one
     return start[: start.rfind("/") + 1]
 
 

@@ -44,9 +44,9 @@ _LOOK: Final = 0.2
 class Settings:
     """The options of the demo.
 
-    ``docs``: a folder of pages; None means the documents of the installed distributions. ``limit``: the
-    largest number of pages. ``folder``: for documents, store and index. ``fresh``: delete the results of
-    earlier runs first.
+    ``docs`` is a folder of pages; None means the documents of the installed distributions. ``limit`` is the
+    largest number of pages. ``folder`` is the folder for documents, store and index. If ``fresh`` is True,
+    the results of earlier runs are deleted first.
     """
 
     docs: Path | None = None
@@ -72,7 +72,7 @@ def run(settings: Settings, show: Show) -> Report:
 
 
 def default_folder(docs: Path | None) -> Path:
-    """Return the default folder; each corpus has its own, so that each keeps its state."""
+    """Return the default folder. Each corpus has its own folder, so that each corpus keeps its state."""
     if docs is None:
         return FOLDER
     place = docs.resolve()

@@ -160,7 +160,8 @@ def restructured(text: str) -> str:
 class _Restructured:
     """Convert block by block.
 
-    The first kind of underline in the text marks headings of level 1, the second those of level 2, and so on.
+    The first kind of underline in the text marks headings of level 1, the second kind marks headings of level
+    2, and so on.
     """
 
     def __init__(self, targets: dict[str, str]) -> None:

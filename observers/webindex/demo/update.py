@@ -1,4 +1,4 @@
-"""Write changes one after another while a worker runs, and measure the time until a search shows each."""
+"""Write changes one after another while a worker runs, and measure the time until a search shows each one."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Update:
             return lambda: all(result.url != url for result in search(query, MANY, index=index))
         if change.kind != "duplicated":
             return lambda: any(result.url == url for result in search(query, MANY, index=index))
-        # The size of the original's cluster grows by one. The original's rank grows, too, but does not prove
-        # the change: it may fall again after an earlier change of pages that link to it.
+        # The size of the original's cluster grows by one. The original's rank grows, too, but the rank does
+        # not prove the change: an earlier change of pages that link to the original may lower it again.
         before = self._sizes(query).get(change.other, 0)
 
         def collapsed() -> bool:
