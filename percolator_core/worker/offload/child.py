@@ -62,7 +62,7 @@ class _Pipe:
 
 
 class _ReportingWatchdog(Watchdog):
-    """Reports begin and end of the observer's own code to the parent, which returns the renewed lease."""
+    """Reports begin and end of the observer's own code to the parent, which answers the end with `Term`."""
 
     def __init__(self, pipe: _Pipe) -> None:
         super().__init__(None)

@@ -44,7 +44,7 @@ class Left:
 class Term:
     """The current deadlines of the lease, which the worker renews.
 
-    The command that clears the mark of a weak observer needs them.
+    The command that clears the mark of a weak observer needs these deadlines.
     """
 
     deadline: int

@@ -20,10 +20,10 @@ from percolator_core.worker.offload.messages import Began, Broken, Done, Left, L
 _PROGRAM: Final = "percolator_core.worker.offload.child"
 
 START: Final = 60.0
-"""Seconds that a child may take to start, and for its requests to the store before and after the observer."""
+"""Seconds in which a child must start. Before the observer's code, and after it, the same limit holds."""
 
 GRACE: Final = 2.0
-"""Seconds between the timeout of a run, when the child interrupts the run, and the kill of its process.
+"""The child interrupts a run at its timeout. If it is still late after this many seconds, it is killed.
 
 As in the worker itself the timeout covers the observer's own code only. It starts again when the run is
 repeated after a conflict, and it does not cover the commit.
@@ -49,7 +49,7 @@ class _Child:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
 
     def start(self, orders: Orders) -> None:
-        """Wait until it is ready. Raise as `Offload.run`."""
+        """Wait until the child is ready. Raise as `Offload.run`."""
         self._send(orders)
         self._receive("was not ready")
 
@@ -61,18 +61,18 @@ class _Child:
         return done
 
     def hang_up(self) -> None:
-        """Close the pipe: without a run the child ends at once."""
+        """Close the pipe: a child without a run ends at once."""
         self._pipe.close()
 
     def await_end(self) -> None:
-        """Wait until it has ended, and kill it if it does not."""
+        """Wait for the end of the child, and kill the child if it does not end in time."""
         try:
             self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it. A thread that waits for its reply gets RunLost."""
+        """Kill the child. A thread that waits for the child's reply gets RunLost."""
         self.process.kill()
         self.process.wait()
 
@@ -120,7 +120,7 @@ def _error_of(message: Broken) -> PercolatorError:
 
 
 class Offload:
-    """Child processes, started when they are needed. For many threads: each borrows a child for a run."""
+    """Child processes, started when they are needed. Each of many threads borrows a child for its run."""
 
     def __init__(self, db: Database, chain: Chain, *, prefetch: bool) -> None:
         self._db = db
@@ -150,9 +150,9 @@ class Offload:
         return done
 
     def close(self, *, kill: bool) -> None:
-        """Kill all children, or with ``kill`` False let them end. Idempotent.
+        """With ``kill``, kill all children; otherwise let them end. Idempotent.
 
-        Give ``kill`` False only if no run is under way.
+        ``kill`` may be False only if no run is under way.
         """
         with self._lock:
             self._closed = True
@@ -172,8 +172,8 @@ class Offload:
                 return self._idle.pop()
         orders = Orders(self._db.connect_arguments(), self._chain, self._prefetch, tuple(sys.path))
         child = _Child()
-        # The child is registered before it is ready: its imports may take longer than the grace period of a
-        # stop.
+        # The child is registered before it is ready, so that `close` finds it: its imports may take longer
+        # than the grace period of a stop.
         with self._lock:
             closed = self._closed
             self._every.add(child)
