@@ -1,6 +1,6 @@
 -- Give a leased cell back, so that it can be claimed again after a delay. If its observer is no longer registered for
 -- the column, remove the mark instead. The script does nothing if the lease is not ours any more: a request that
--- arrives twice counts one attempt, and a run that ends late does not end the lease of the next run.
+-- arrives twice counts only one attempt, and a run that ends late does not end the lease of the next run.
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, row, column, delay_ms, attempt, deadline, before

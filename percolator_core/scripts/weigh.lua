@@ -13,7 +13,7 @@ local rows = redis.call('ZCARD', tag .. 'rows')
 local reply = {rows}
 local count = tonumber(ARGV[1])
 local observers = busy_observers(tag, {unpack(ARGV, 2, 1 + count)})
--- Bytes of a row's entry in the row index, beside its key.
+-- Bytes of a row's entry in the row index, in addition to its key.
 local ENTRY = 100
 
 -- The newest commit timestamp among the fields of a row. A cell that an observer has not processed yet, or a

@@ -30,8 +30,8 @@ class _Callback:
 
     ``phase`` is "start" or "stop". "start" adds the elements of ``self`` and of the dict ``info`` to
     `collecting`, and "stop" removes them. ``self`` has one element, the number of the calling thread; the
-    keys of ``info`` do not matter. No Python code runs, on purpose: Python handles a pending signal at the
-    first step of a callback and discards the exception of a callback, so Ctrl-C would be lost.
+    keys of ``info`` do not matter. No Python code runs here, on purpose. Python code would handle a pending
+    signal at its first step, and the collector discards the exceptions of callbacks, so Ctrl-C would be lost.
     """
 
     __iter__ = staticmethod(partial(starmap, threading.get_ident, ((),)))

@@ -54,7 +54,7 @@ class Exchange:
     acknowledge the writes of the commands.
     """
 
-    # Attributes that few exchanges set have their default here, which costs the others nothing.
+    # Attributes that few exchanges set have their default here, which costs the other exchanges nothing.
     key = b""
     """A key to which a durable exchange writes. The server of this key is asked for acknowledgements."""
     timestamp = 0

@@ -2,9 +2,9 @@
 
 `percolator_core.store.refusals` sorts each error: the request was not executed, may have been executed, or is
 refused for good. `RetryPolicy` decides from this for all callers. A blocking call repairs and sends again by
-itself. Under a hub `Retries` does so outside the callers' tasks: it loads scripts once for all requests that
-missed one, and waits in a task of its own if the trouble takes time to pass. `Retries` never resumes the
-caller's task: it is resumed by the reply to the next attempt, or by the final failure.
+itself. Under a hub `Retries` does so outside the callers' tasks. It loads scripts once for all requests that
+missed one. If the trouble takes time to pass, it waits in a task of its own. `Retries` never resumes the
+caller's task: the task is resumed by the reply to the next attempt, or by the final failure.
 """
 
 from __future__ import annotations

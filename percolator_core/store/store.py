@@ -178,7 +178,7 @@ class Store:
         return exchange.replies[0], exchange.executed_maybe, exchange.timestamp, durable
 
     def call_durably(self, *commands: Command) -> list[Any]:
-        """As `call`, for writes that must be as safe as the durability asks before the next step.
+        """Like `call`, for writes that must be as safe as the durability asks before the next step.
 
         Raises:
             StoreUnavailable: no reply came, or the writes are not that safe in time. They may have been
@@ -187,7 +187,7 @@ class Store:
         return self._durable_exchange(commands).replies
 
     def call_apart(self, *commands: Command) -> list[Any]:
-        """As `call`, but always over the thread's own connection: under a hub this blocks all tasks.
+        """Like `call`, but always over the thread's own connection: under a hub this blocks all tasks.
 
         For requests that must not be mixed with those of other tasks of the thread.
         """
