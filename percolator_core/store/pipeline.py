@@ -35,7 +35,7 @@ IDLE: Final = 1.0
 
 A connection that was idle is greeted again: its server may have been a replica for a time, and have missed
 timestamps that another server gave out. A server that was cut off or stopped does not know that it has been
-replaced. So a reply after a silence counts only if sentinels or other servers confirm that server.
+replaced. So a reply after a silence counts only if sentinels or other servers confirm the server.
 """
 
 _CHUNK: Final = 1 << 16
