@@ -56,7 +56,7 @@ class Exchange:
 
     # Attributes that few exchanges set have their default here, which costs the other exchanges nothing.
     key = b""
-    """A key of the tablet to which a durable exchange writes; this tablet's server is asked to acknowledge."""
+    """A key of the tablet to which a durable exchange writes; the tablet's server must acknowledge."""
     timestamp = 0
     epoch: bytes | None = None
     """The catalog's epoch at the timestamp; None before the first change of the catalog."""
