@@ -37,8 +37,8 @@ class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
     ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. A mark
-    waits while observers upstream of this one are running, but at most for ``settle`` seconds. ``order`` is
-    the order in which its cells run: the oldest first, or first those that its loop notified most often.
+    waits while observers upstream of this observer are running, but at most for ``settle`` seconds. ``order``
+    is the order in which its cells run: the oldest first, or first those that its loop notified most often.
     ``revision`` is the revision of its code, 1 or more; acknowledgements record this number. ``file`` is the
     file with the declaration, and ``function_name`` is the ``module:function`` in this file.
     """

@@ -58,8 +58,8 @@ def _validator_of_fields(model: type[Table]) -> SchemaValidator:
 def made(model: type[Table], values: dict[str, Any], given: set[str]) -> Table:
     """Return an instance with these values by field name, without validation; other fields are not set.
 
-    Pydantic's `model_construct` is not usable: it looks at aliases first, which may be names of other fields,
-    and it fails for a field with the name ``cls``.
+    Pydantic's `model_construct` is not usable: it looks at aliases first, but an alias may be the name of
+    another field. It also fails for a field with the name ``cls``.
     """
     instance = model.__new__(model)
     fields = model.__pydantic_fields__
