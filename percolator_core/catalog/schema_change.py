@@ -10,8 +10,8 @@ that began it has died:
 3. *settle*: the client waits for the transactions with locks from before the fence, or ends them. Now no
    write that uses the old definition is in flight.
 4. *publish*: the entry gets the new definition, and writers use this definition.
-5. *sweep*: data of dropped columns is removed. If the table has a previous base, the files are moved to the
-   new base or, without one, the rows into the store.
+5. *sweep*: data of dropped columns is removed. If the table has a previous base, its files are moved to the
+   new base. Without a new base, its rows are moved into the store.
 
 If the change proves impossible, the old definition is published.
 

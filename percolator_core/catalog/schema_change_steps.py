@@ -66,7 +66,7 @@ class BaseSettler(Protocol):
     """The part of `percolator_core.base.changes.BaseChanges` that a schema change uses."""
 
     def settle(self, entry: Entry) -> bool:
-        """Move all tablets to the definition's base or to the store. Return False if it has changed."""
+        """Move all tablets to the definition's base or into the store. Return False if the table changed."""
 
     def rows_on_each_side(
         self, definition: TableDefinition, tag: bytes, value: bytes

@@ -87,7 +87,8 @@ class Lease:
 def horizon(longest_delay: float) -> int:
     """Return how many milliseconds a mark may be in the future, if a retry waits ``longest_delay`` s at most.
 
-    If a mark is further in the future, the server's clock was set back after the mark was set: it is due.
+    If a mark is further in the future, the server's clock was set back after the mark was set. Then the mark
+    is due.
     """
     # A renewal extends a lease by the time since the client requested the lease. If the server granted the
     # lease much later, the new deadline is more than `LEASE` in the future. So twice `LEASE` is allowed.

@@ -371,7 +371,7 @@ class CellReads(LateReads):
         """The cells of a row from its newest versions.
 
         None if other versions may be the visible ones: a cell has a lock or a version above the snapshot, or
-        the tablet does not stand.
+        `stands` is False for the tablet.
         """
         self._must_be_of_this_process()
         self._round_trips += 1

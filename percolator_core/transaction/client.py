@@ -120,8 +120,9 @@ class Client:
     def _come_alive(self) -> Life:
         """Set a token, and start a thread that renews it.
 
-        This takes no lock: a child process that is forked while a lock is held, or a signal handler, would
-        wait for that lock for ever. If two callers set a token at the same time, the first token is kept.
+        This takes no lock. Otherwise a signal handler, or a child process that is forked while the lock is
+        held, would wait for the lock for ever. If two callers set a token at the same time, the first token
+        is kept.
         """
         owner = f"{process.pid:x}.{uuid.uuid4().hex[:12]}".encode()
         self._set_token(owner)

@@ -1,9 +1,9 @@
 """The two phases of a commit (paper, figure 6), one method each, so that a test can stop between the two.
 
-A call is one run of a script, on the cells that the script may change atomically: any cells on a single
-server, the cells of one tablet on a cluster. A write set that fits into one call is prewritten and committed
-by this call, and no client ever sees a lock. Any other write set has three steps: prewrite, commit of the
-primary (the commit point), and commit of the secondaries, for which the caller does not wait.
+A call is one run of a script, on cells that the script may change atomically. On a single server these are
+any cells, on a cluster the cells of one tablet. A write set that fits into one call is prewritten and
+committed by this call, and no client ever sees a lock. Any other write set has three steps: prewrite, commit
+of the primary (the commit point), and commit of the secondaries, for which the caller does not wait.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _changed(mutation: Mutation) -> TransactionConflict:
 
 
 def _catch_up(client: Client, mutations: Iterable[Mutation]) -> None:
-    """Make the next transaction load the catalog, and finish schema changes of the mutations' tables."""
+    """Make the next transaction load the catalog. Finish schema changes of the mutations' tables."""
     client.catalog.expire()
     for name, version in {(one.table, one.version) for one in mutations}:
         try:

@@ -1,8 +1,8 @@
 """The lock resolver: finishes or rolls back the transactions of dead clients (paper, section 2.2).
 
-The primary decides the fate of a transaction. If it is committed, the other locks are rolled forward; if it
-is rolled back, they are removed. The resolver rolls back a primary whose time to live is over or whose owner
-has no liveness token, and leaves a tombstone.
+The primary decides the fate of a transaction. If the primary is committed, the other locks are rolled
+forward; if it is rolled back, they are removed. The resolver rolls back a primary whose time to live is over
+or whose owner has no liveness token, and leaves a tombstone.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Cost:
     Attributes:
         round_trips: requests whose replies the transaction waited for; each has any number of commands. A
             commit in one call counts as 1, a commit in two phases as 2. A commit may send further requests,
-            for a very large write set, a lost reply or another client's lock; they are not counted.
+            for a very large write set, a lost reply or another client's lock; these are not counted.
         requests: round trips with reads of cells by name.
         operations: cells read by name.
         sent: commands that read cells by name.

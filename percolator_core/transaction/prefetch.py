@@ -51,7 +51,7 @@ _FEW_ROWS: Final = 8
 """Up to this number of rows, a new plan is made after each row; later, once in this many rows."""
 
 Trigger: TypeAlias = TableHandle | ColumnFields
-"""The first read of a row: the table if it read the acknowledgement, else the requested column."""
+"""Stands for the first read of a row: the table if the acknowledgement was read, else the column."""
 
 Record: TypeAlias = dict[Trigger, int]
 """A run's reads of one row: the trigger, then columns, each with the size of its value."""

@@ -120,7 +120,10 @@ def _weight(mutation: Mutation) -> int:
 
 
 def primary_first(mutations: list[Mutation]) -> list[Mutation]:
-    """Return the mutations, a possible primary first: a notification is none, as it leaves no version."""
+    """Return the mutations, with a possible primary in front.
+
+    A notification cannot be the primary, because it leaves no version.
+    """
     for position, mutation in enumerate(mutations):
         if mutation.kind != NOTIFY:
             return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
