@@ -59,7 +59,7 @@ _BINARY_STARTS: Final = (
     b"\x1f\x8b",
     b"\x7fELF",
 )
-_BLANKS: Final = re.compile(r"[\s\x00-\x1f\x7f]+")
+_CONTROLS: Final = re.compile(r"[ \x00-\x1f\x7f]+")
 _SNIFFED: Final = 1024
 
 
@@ -172,5 +172,8 @@ def _fingerprint(contents: bytes, how: str) -> str:
 
 def _clean(text: str, limit: int) -> str:
     """Return one line of at most ``limit`` characters, with single spaces and without lone surrogates."""
-    text = _BLANKS.sub(" ", text[: 4 * limit]).strip()[:limit].rstrip()
+    text = " ".join(text[: 4 * limit].split())
+    if not text.isprintable():
+        text = _CONTROLS.sub(" ", text).strip()
+    text = text[:limit].rstrip()
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text

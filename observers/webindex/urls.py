@@ -17,7 +17,11 @@ MAX_URL: Final = 2048
 
 _PARTS: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-_PLAIN_REFERENCE: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_~.-]*)*")
+_PLAIN_REFERENCE: Final = re.compile(
+    r"((?:\.\./)*)([A-Za-z0-9_~-][A-Za-z0-9_~.-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_~.-]*)*)"
+)
+"""The form of most links: only the page's folder, or one above it, has to be put in front of the rest."""
+
 _HOST: Final = re.compile(r"[a-z0-9_.~!$&'()*+,;=-]*|\[[0-9a-f:.]+\]")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})|%|[^!$&'()*+,;=:@/?A-Za-z0-9._~-]")
 _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -46,10 +50,12 @@ def resolve(base: str, reference: str) -> str | None:
 
     ``base`` is absolute; a relative reference on a page whose own key is no URL gives None.
     """
-    if _PLAIN_REFERENCE.fullmatch(reference):
-        folder = _folder(base)
+    plain = _PLAIN_REFERENCE.fullmatch(reference)
+    if plain is not None:
+        upwards, rest = plain.groups()
+        folder = _folder(base, upwards)
         if folder is not None:
-            url = folder + reference
+            url = folder + rest
             return url if len(url) <= MAX_URL else None
     parts = _split(reference)
     if parts.scheme:
@@ -69,9 +75,9 @@ def resolve(base: str, reference: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _folder(base: str) -> str | None:
-    """Return the normal form of a page's folder."""
-    return resolve(base, "./")
+def _folder(base: str, upwards: str) -> str | None:
+    """Return the normal form of a page's folder; each ``../`` in ``upwards`` names the folder above."""
+    return resolve(base, f"./{upwards}")
 
 
 def _split(url: str) -> Parts:

@@ -160,8 +160,13 @@ def test_a_resolved_reference_is_normal(base: str, reference: str) -> None:
     assert url is None or normalise(url) == url
 
 
-@given(st.text(alphabet="abc/._-~09", min_size=1, max_size=20))
-def test_the_short_cut_for_plain_references_changes_nothing(reference: str) -> None:
+@given(
+    st.sampled_from(["doc://corpus/x/y.html", "doc://corpus", "http://h/a//b/../c/d?e/f", "no address"]),
+    st.integers(0, 4),
+    st.text(alphabet="abc/._-~09", min_size=1, max_size=20),
+)
+def test_the_short_cut_for_plain_references_changes_nothing(base: str, up: int, reference: str) -> None:
+    reference = "../" * up + reference
     # A reference with a query does not use the shortcut for plain references.
-    long = resolve("doc://corpus/x/y.html", reference + "?q")
-    assert resolve("doc://corpus/x/y.html", reference) == (long.removesuffix("?q") if long else None)
+    long = resolve(base, reference + "?q")
+    assert resolve(base, reference) == (long.removesuffix("?q") if long else None)
