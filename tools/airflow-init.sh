@@ -1,6 +1,6 @@
 #!/bin/sh
-# Before Airflow's parts start: its database, made or brought up to date, and the file with the logins.
-# A changed password in the environment counts from the next start on.
+# Runs before Airflow's parts start: creates or migrates the database, and writes the file with the logins.
+# If a password in the environment changes, the change takes effect at the next start.
 set -eu
 airflow db migrate
 umask 077

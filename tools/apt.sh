@@ -1,12 +1,12 @@
-# Sourced by the other scripts: Debian packages, where this machine lets us install them.
+# The other scripts source this file. It installs Debian packages if this machine allows it.
 
-# apt_possible: true where apt is there and root is ours, directly or through sudo without a password.
+# apt_possible: true if apt exists and this user is root, directly or by sudo without a password.
 apt_possible() {
     command -v apt-get >/dev/null || return 1
     [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null
 }
 
-# apt_install PACKAGE...: installs quietly and starts no service (RUNLEVEL=1); prints apt's words only on failure.
+# apt_install PACKAGE...: installs quietly and starts no service (RUNLEVEL=1). Prints apt's output only if it fails.
 apt_install() {
     apt_possible || return 1
     local as_root=() log

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes .env from .env.example with a random secret for each that is empty. An .env that is there stays.
+# Writes .env from .env.example, with a random secret for each empty one. An existing .env is not changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ ! -e .env ] || { echo "env: there is an .env already: edit it, or remove it and run this again" >&2; exit 1; }

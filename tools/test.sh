@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lint, then the tests, also when lint has failed: one run shows everything, and pytest's summary comes last.
+# Runs lint, then the tests even if lint failed: one run shows everything, and pytest's summary comes last.
 # Arguments go to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 tools/lint.sh
 lint=$?
-# Many tests wait for a server to be missed, or for Spark to start: three files at a time keep two cores busy.
+# Many tests wait until a server is missed or Spark has started, so three files at a time keep two cores busy.
 .venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@"
 tests=$?
 [ $lint -eq 0 ] || echo "test: lint failed (see above)" >&2
