@@ -325,8 +325,8 @@ class Database(Maintenance, Publishing):
         """Close the connections; an embedded server stops with its last user. Idempotent.
 
         Raises:
-            StoreUnavailable: an embedded server could not write acknowledged commits to its disk: free
-                disk space, connect again, and check which commits are missing. The connections are closed
+            StoreUnavailable: an embedded server could not write acknowledged commits to its disk. Make space
+                on the disk, connect again, and check which commits are missing. The connections are closed
                 nevertheless.
         """
         self.client.close()

@@ -103,9 +103,9 @@ def page_before(
 ) -> bytes:
     """Return the key at which the page before ``end`` begins.
 
-    For the first page this is ``prefix``, or b"" without a prefix. Only keys are read, also keys of rows that
-    do not exist in the snapshot that `browse` reads. So the page may have fewer than ``limit`` rows before
-    ``end``, or none. To go further back, call this again with the returned key.
+    For the first page this is ``prefix``, or b"" without a prefix. This function reads only keys, and does
+    not check if their rows exist in the snapshot that `browse` reads. So the page may have fewer than
+    ``limit`` rows before ``end``, or none. To go further back, call this again with the returned key.
 
     Raises UnknownTable, StoreUnavailable, BaseDamaged.
     """

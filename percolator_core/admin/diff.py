@@ -76,8 +76,9 @@ def changes(
         begin: the earlier time: a timestamp in microseconds or an aware datetime.
         end: the later time; None is now.
         where: only rows for which this is true at one of the times or both: a predicate for a typed table, a
-            function for a raw one.
-        columns: compare and return only these. A row of a raw table then exists only if it has one of them.
+            function for a raw table.
+        columns: compare and return only these columns. A row of a raw table then exists only if it has at
+            least one of these columns.
 
     Raises:
         UnknownTable, UnknownColumn: no such table or column.
@@ -194,8 +195,9 @@ class _Raw:
 class _Typed:
     """Reads a typed table. Equal values have equal bytes, so only rows that differ are decoded.
 
-    `read` yields the rows of a snapshot that may be wanted, in the order of their keys. `completed` reads the
-    rows that `read` did not yield. `change` returns the change of a row, None if it is not wanted.
+    `read` yields rows of a snapshot in the order of their keys; it may leave out rows that the filter does
+    not accept. If it has left out a row at one of the two times, `completed` reads the row at that time.
+    `change` returns the change of a row; None if the row has not changed, or is not wanted.
     """
 
     def __init__(

@@ -274,7 +274,7 @@ class Quarantine:
     def _batches(
         self, index: DirtyIndex, cells: Iterable[FailedCell]
     ) -> Iterator[tuple[bytes, str, list[tuple[bytes, FailedCell]]]]:
-        """Yield tag, observer, and marks with cells, in batches. Cells that nobody observes are left out."""
+        """Yield batches: tag, observer, and (mark, cell) pairs. Cells that nobody observes are left out."""
         observed = {(table, tag, name) for table, tag, names in index.places() for name in names}
         marked: dict[tuple[bytes, str], list[tuple[bytes, FailedCell]]] = {}
         for cell in cells:

@@ -73,11 +73,11 @@ class CellHistory:
 
 @dataclass(frozen=True, slots=True)
 class RowHistory:
-    """Cells of a row by column, as of ``at`` (µs).
+    """Cells of a row as of ``at`` (µs), one `CellHistory` for each column.
 
     ``behind`` is the last column of the page if there are more columns, else None. ``marker`` has the
-    versions of a typed row's marker: the row exists from a version with a value to the next version without
-    one. For a raw table ``marker`` is empty.
+    versions of a typed row's marker, which tell when the row existed: from a version with a value on, the row
+    exists; from a version without a value on, it does not. For a raw table ``marker`` is empty.
     """
 
     at: int

@@ -45,10 +45,11 @@ class ObserverSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A namespace at ``time`` (µs of the server's clock, rounded to milliseconds).
+    """Counts of a namespace at one time: its locks, its workers, and the work of its observers.
 
-    ``memory`` is the servers' memory in bytes. ``workers`` counts the live workers that run until they are
-    stopped, and ``drains`` counts the live workers that run until no mark is left.
+    ``time`` is in µs by the server's clock, but only as precise as milliseconds. ``memory`` is the servers'
+    memory in bytes. ``workers`` counts the live workers that run until they are stopped, and ``drains``
+    counts the live workers that run until no mark is left.
     """
 
     time: int
@@ -60,7 +61,7 @@ class Sample:
 
 
 def record(db: Database, status: Status, keep: float) -> None:
-    """Add a sample, and remove samples that are more than ``keep`` seconds older.
+    """Add a sample of ``status``. Remove the samples that were taken more than ``keep`` seconds before it.
 
     Some older samples may stay for a while. If a request is repeated after a lost reply, the sample is added
     twice, which does no harm.

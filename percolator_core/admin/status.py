@@ -98,7 +98,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A namespace at ``time`` (microseconds, the server's clock)."""
+    """The state of a namespace at the moment ``time``, in microseconds by the server's clock."""
 
     namespace: str
     time: int

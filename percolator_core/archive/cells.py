@@ -1,8 +1,8 @@
 """The cells of a tablet as of one timestamp, with their versions, from the store and the base.
 
 The caller pins a snapshot, then calls `settle`. After that, no transaction can commit at or below the
-snapshot's timestamp, because a commit takes its timestamp after its last prewrite. So no lock of an open
-transaction hides a version that the snapshot sees.
+snapshot's timestamp, because a commit takes its timestamp after its last prewrite. So the remaining locks do
+not matter: the snapshot sees none of the versions that their transactions may write.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def _with_base(
 
 
 def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow) -> RowCells:
-    """Return the row of the base with the cells of the store set in it."""
+    """Merge ``row``, which is from the base, with ``above``, the cells of the same row in the store.
+
+    A cell of the store replaces the cell of the base.
+    """
     times = dict.fromkeys(row.cells, row.time) | dict(row.times)
     cells = {column: _version(times[column], value) for column, value in row.cells.items()}
     if handle.is_typed:

@@ -70,7 +70,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarksFile:
-    """A file with ``marks`` marks of a tablet, its ``size`` without compression, and its ``checksum``."""
+    """A file with marks of a tablet. ``marks`` is their number; ``size`` is the size without compression."""
 
     file: str
     marks: int
@@ -82,8 +82,9 @@ class MarksFile:
 class TabletFiles:
     """The files of a tablet: its row sets and its marks.
 
-    The first ``full`` row sets together have all cells. ``digests`` has a hash of the cells of each row set,
-    so that a row set with equal cells is not written again.
+    ``full`` is the number of row sets that together have all cells. They come first; row sets with later
+    changes follow them. ``digests`` has a hash of the cells of each row set, so that a row set with equal
+    cells is not written again.
     """
 
     row_sets: tuple[RowSet, ...] = ()
@@ -97,7 +98,7 @@ class TabletFiles:
         return [one.file for one in self.row_sets] + ([self.marks.file] if self.marks else [])
 
     def with_deltas(self, found: Mapping[str, RowSet]) -> TabletFiles:
-        """Return these files and further row sets, which are given by digest."""
+        """Return these files and the further row sets ``found``, whose keys are digests."""
         return TabletFiles((*self.row_sets, *found.values()), (*self.digests, *found), self.full, self.marks)
 
 

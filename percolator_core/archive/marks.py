@@ -45,7 +45,7 @@ class Marks:
         self._observers = tuple(observers)
         self._weak = {column.encode() for column in handle.definition.notify_only}
         self._found: dict[tuple[str, bytes], str | None] = {}
-        """The record of the quarantine, or None, by observer and cell."""
+        """By observer and cell: the record of the cell in the quarantine, or None."""
         for observer in self._observers:
             for mark, _ in self._scan(b"ZSCAN", dirty_key(tag, observer)):
                 self._found[observer, mark] = None

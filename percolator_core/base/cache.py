@@ -159,7 +159,7 @@ class ByteCache(Generic[T]):
         self._loading = {}
 
     def forget(self, keep: Callable[[Hashable], bool]) -> None:
-        """Forget the values whose keys ``keep`` does not accept."""
+        """Forget each value unless ``keep`` returns True for its key."""
         with self._lock:
             for key in [key for key in self._values if not keep(key)]:
                 self.size -= self._values.pop(key)[1]

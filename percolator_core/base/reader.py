@@ -133,7 +133,7 @@ class RowSetReader:
             yield from range(before + start, before + stop)
 
     def columns(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return, by name, the columns ``names`` of a row group that the row set has. Raises as `find`."""
+        """Return columns of a row group by name, without columns that the file lacks. Raises as `find`."""
         values = self.values(group, [name for name in names if name != KEY])
         found = {name: one.array for name, one in values.items()}
         if KEY in names:
@@ -279,10 +279,11 @@ class RowSetReader:
 
 
 class RowGroup:
-    """The rows of a row group from key ``low`` to below ``high``, without removed ones.
+    """The rows of a row group whose keys are at or above ``low`` and below ``high``, without removed rows.
 
-    The columns enter the cache only if a bound cuts the row group, because the next read may want the rows
-    beyond the bound. A whole row group is read without the cache, because a long scan would fill it.
+    If ``low`` or ``high`` leaves out a part of the row group, the columns are kept in the cache, because the
+    next read may want the other part. If the whole row group is read, its columns are not kept, because a
+    long scan would fill the cache.
     """
 
     def __init__(
@@ -306,7 +307,7 @@ class RowGroup:
         return len(self._positions)
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return, by name, the columns ``names`` that the row set has. Raises as `RowSetReader.find`."""
+        """Return columns by name, without columns that the file lacks. Raises as `RowSetReader.find`."""
         pa = pyarrow()
         if self._low is None and self._high is None:
             batch = self._reader.read(self._number, names)

@@ -61,10 +61,10 @@ _CRC: Final = 4
 class RowSet:
     """A row set, as a manifest names it.
 
-    ``rows`` counts the rows of the file; a raw table has one for each cell. ``low`` and ``high`` are its
-    first and last row key, and ``newest`` is its newest commit timestamp. ``size`` is the size of the file
-    in bytes. ``tail`` is the position of the tail, and ``checksum`` is the CRC-32 of the tail. ``checksums``
-    has the CRC-32 of each column of each row group, four bytes each, row group by row group.
+    ``rows`` counts the rows of the file; in the file of a raw table, each cell is a row. ``low`` and ``high``
+    are the first and last row key, and ``newest`` is the newest commit timestamp. ``size`` is the size of the
+    file in bytes. ``tail`` is the position of the tail, and ``checksum`` is the CRC-32 of the tail.
+    ``checksums`` has the CRC-32 of each column of each row group, four bytes each, row group by row group.
     """
 
     file: str

@@ -213,7 +213,7 @@ class TabletBase:
 
     @cached_property
     def _fields(self) -> dict[bytes, tuple[str, ColumnType]]:
-        """The name in the files and the type of each value column of a typed table, by the stored name."""
+        """For each value column of a typed table, by its stored name: the name in the files, and the type."""
         return {
             one.stored.encode(): (column_name(one), column_type(one.type))
             for one in self.definition.value_columns
@@ -246,14 +246,14 @@ class TabletBase:
 
 
 def version_of(definition: TableDefinition, row: BaseRow, column: bytes) -> Version | None:
-    """Return a cell of a row of a base as `TabletBase.versions` does; None if the cell is null."""
+    """Return the version of a cell in a base's row, as `TabletBase.versions` does; None if it is null."""
     value = b"" if column == MARKER and definition.is_typed else row.cells.get(column)
     time = row.times.get(column, row.time)
     return None if value is None else Version(time, time, value)
 
 
 def _joined(lines: Sequence[BaseRow]) -> BaseRow:
-    """Return the row of a raw table that consists of these lines."""
+    """Join the lines of a raw table's row to one `BaseRow`. Each line has one cell of the row."""
     if len(lines) == 1:
         return lines[0]
     cells = {column: value for line in lines for column, value in line.cells.items()}

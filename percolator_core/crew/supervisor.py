@@ -63,7 +63,10 @@ class Served:
 
 
 class _Slot:
-    """A place for one process of the crew, with the current process."""
+    """A place for one process of the crew. If the process dies, another process takes the place.
+
+    ``process`` is the process that has the place now.
+    """
 
     def __init__(self) -> None:
         self.process: Process | None = None

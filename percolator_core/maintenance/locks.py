@@ -68,7 +68,7 @@ class FoundLock:
 
     @property
     def cell(self) -> LockedCell:
-        """The locked cell for the lock resolver."""
+        """The locked cell, in the form that the lock resolver takes."""
         return self.row, self.column, self.packed
 
 

@@ -162,7 +162,7 @@ class DirtyIndex:
 
     @property
     def tablets(self) -> int:
-        """The number of tablets of the table with the most tablets."""
+        """The greatest number of tablets that one of the observed tables has; 0 if there is no such table."""
         return max((_number(place) + 1 for place in self.places()), default=0)
 
     def claim(
@@ -247,7 +247,8 @@ class DirtyIndex:
     def renew(self, leases: Sequence[Lease]) -> None:
         """Extend the leases that have not expired.
 
-        The cell of an expired lease may run twice; the acknowledgement lets only one run commit.
+        If a lease has expired, another worker may run the observer for the cell, too. Because of the
+        acknowledgement, only one of the two runs can commit.
         """
         by_tag: dict[bytes, list[bytes | str | int]] = {}
         for held in leases:

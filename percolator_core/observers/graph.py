@@ -92,7 +92,7 @@ def without_reads(graph: Graph) -> Graph:
 
 
 def without_loops(graph: Graph) -> Graph:
-    """Return the graph of `without_reads`, also without the edges that close a declared loop.
+    """Return the graph that `without_reads` returns, minus the edges that close a declared loop.
 
     The result is acyclic for a valid chain.
     """

@@ -173,11 +173,11 @@ class ObserverTransaction:
             self._transaction.boost(table, row, column, boosted)
 
     def commit(self) -> NoReturn:
-        """Raises ConfigurationError: the worker commits."""
+        """Always raise ConfigurationError, because the worker commits the transaction."""
         self._leave_to_worker("commit")
 
     def rollback(self) -> NoReturn:
-        """Raises ConfigurationError: raise an exception instead."""
+        """Always raise ConfigurationError. To discard the transaction, an observer raises an exception."""
         self._leave_to_worker("rollback")
 
     def _leave_to_worker(self, called: str) -> NoReturn:

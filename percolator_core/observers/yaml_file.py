@@ -24,7 +24,7 @@ Location = tuple[int | str, ...]
 _LONGEST_QUOTE: Final = 60
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _MOST_MERGED: Final = 100_000
-"""A mapping has at most this many lines after all ``<<`` are copied; a declaration has a few dozen."""
+"""A mapping has at most this many lines, with the lines that ``<<`` copy into it. A usual one has dozens."""
 
 
 class Problems:
@@ -53,11 +53,11 @@ class YamlFile:
 
     @classmethod
     def of_arguments(cls, label: str, data: dict[str, Any]) -> YamlFile:
-        """Wrap Python arguments as a file; a problem names the argument, without a line."""
+        """Wrap Python arguments like a file's data. A message about them names the argument, but no line."""
         return cls(label, data, yaml.MappingNode("tag:yaml.org,2002:map", []))
 
     def problem(self, location: Location, what: str) -> str:
-        """Return ``file:line: field: what``; without the line if the field is not in the file."""
+        """Return the text ``file:line: field: what``. If the field is not in the file, leave out the line."""
         line, field = self.find(location)
         place = self.label if line is None else f"{self.label}:{line}"
         return f"{place}: {field}: {what}" if field else f"{place}: {what}"
@@ -216,7 +216,10 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
 
 
 def _merged(root: yaml.Node) -> int:
-    """Return the lines of the longest mapping after all ``<<`` are copied; YAML itself sets no limit."""
+    """Return the number of lines of the longest mapping, with the lines that its ``<<`` copy into it.
+
+    The caller limits this number, because YAML itself does not limit it.
+    """
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:

@@ -69,7 +69,7 @@ class Counter:
         return self._queue.drain(t, cell)
 
     def notify_all(self, db: Database) -> int:
-        """Notify the observer of all waiting increments, as `CombineQueue.notify_all` does."""
+        """Wake the observer for all increments that still wait, as `CombineQueue.notify_all` does."""
         return self._queue.notify_all(db)
 
 

@@ -283,7 +283,7 @@ def show(predicate: Predicate) -> str:
 
 
 def _show(part: object, within: int, depth: int) -> str:
-    """``within`` is the connective around the part: 0 for ``or`` or none, 1 for ``and``, 2 for ``not``."""
+    """``within`` tells what is around the part. 0: nothing, or an ``or``. 1: an ``and``. 2: a ``not``."""
     if depth > MOST_DEPTH:
         return "…"
     if isinstance(part, Joined):

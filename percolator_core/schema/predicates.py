@@ -58,7 +58,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison(Predicate):
-    """``column op value``; the value has the column's Python type."""
+    """True if ``column op value``. The value has the column's Python type."""
 
     column: str
     op: Operator
@@ -67,7 +67,7 @@ class Comparison(Predicate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class In(Predicate):
-    """The column has one of the values."""
+    """True if the column has one of the values."""
 
     column: str
     values: tuple[Any, ...]
@@ -75,21 +75,21 @@ class In(Predicate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IsNull(Predicate):
-    """The column has no value."""
+    """True if the column has no value."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Not(Predicate):
-    """The part is false for the row."""
+    """True if ``part`` is false for the row."""
 
     part: Predicate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined(Predicate):
-    """All parts are true (``and``), or at least one part is true (``or``)."""
+    """True if all parts are true (``and``), or if at least one part is true (``or``)."""
 
     how: Literal["and", "or"]
     parts: tuple[Predicate, ...]

@@ -8,8 +8,8 @@
 --             since: cells that did not change after this timestamp are left out, 0 leaves out none; start: the bound
 --             to go on from, "-" at first
 --   reply   {"too old"} | {"rows", resume, base, (row, cells, later) …}
---             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; cells:
---             {column, version, …}, deletions included; later: the acknowledgements that have a version above `at`
+--             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without a
+--             base; cells: {column, version, …}, deletions included; later: acknowledgements with versions above `at`
 
 local tag, since, at, from = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local limit, budget = tonumber(ARGV[4]), tonumber(ARGV[5])

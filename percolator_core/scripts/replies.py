@@ -31,7 +31,10 @@ RECOVERED: Final = {b"recovered": True, b"same": False}
 
 
 class Defined(NamedTuple):
-    """The data format of the namespace, and the table's entry: None if this client uses another format."""
+    """The data format of the namespace, and the table's entry.
+
+    The entry is None if this client uses another data format.
+    """
 
     format: bytes
     entry: bytes | None = None
@@ -44,7 +47,7 @@ Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
 
 
 class Collected(NamedTuple):
-    """The bound to go on from, empty at the end, and the numbers of dropped versions and rows."""
+    """The bound of the next step (empty at the end), and the numbers of dropped versions and rows."""
 
     resume: bytes
     versions: int
@@ -52,10 +55,10 @@ class Collected(NamedTuple):
 
 
 class ColdRows(NamedTuple):
-    """A step of the search for cold rows; ``resume`` is the bound to go on from, empty at the end.
+    """A step of the search for cold rows. ``resume`` is the bound of the next step, empty at the end.
 
-    ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or a part
-    of one, has to stay now but could move after a garbage collection. The other fields are as in the reply.
+    ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or a part of a row, has
+    to stay now but could move after a garbage collection. The other fields are as in the reply.
     """
 
     resume: bytes
@@ -71,7 +74,7 @@ class ColdRows(NamedTuple):
 class WeighedRow(NamedTuple):
     """A row, its estimated bytes of memory, and the newest commit timestamp of its cells.
 
-    The timestamp of a row that has to stay in the store for now is above all others.
+    If a row has to stay in the store for now, the timestamp is 2**53, which is above all commit timestamps.
     """
 
     row: bytes
@@ -118,8 +121,8 @@ Outcome: TypeAlias = Literal[
 Prewritten: TypeAlias = tuple[Outcome, int, int, bytes | None]
 """The reply of `prewrite`: outcome, commit timestamp, and the cell that refuses the prewrite, with its lock.
 
-The timestamp is 0 unless the cells are committed. The cell is a position, from 0. A plain tuple, because each
-commit decodes one.
+The timestamp is 0 unless the cells are committed. The cell is given by its position, counted from 0. The
+reply is a plain tuple, which is fast to make, because each commit decodes such a reply.
 """
 
 
@@ -149,7 +152,7 @@ def fate(reply: list[Any]) -> Fate:
 
 
 class Held(NamedTuple):
-    """Entries of the lock index with their locks, and the cursor to go on from, ``b"0"`` at the end."""
+    """Entries of the lock index with their locks, and the cursor of the next step (``b"0"`` at the end)."""
 
     cursor: bytes
     entries: list[bytes]
@@ -157,11 +160,11 @@ class Held(NamedTuple):
 
 
 ReadCell: TypeAlias = list[bytes]
-"""A list with the version; an empty list if there is none; or None and a lock that is in the way."""
+"""A list with the version; an empty list if there is no version; or None and a lock that is in the way."""
 
 
 class ReadCells(NamedTuple):
-    """The name of the tablet's base, empty without one, and the cells."""
+    """The reference of the tablet's base (empty if the tablet has no base), and the cells."""
 
     base: bytes
     cells: list[ReadCell]
@@ -176,8 +179,8 @@ def read_cells(reply: list[Any]) -> ReadCells | None:
 
 
 Scanned: TypeAlias = tuple[bytes, bytes, list[bytes], list[list[Any]]]
-"""The bound to go on from, empty at the end; the name of the tablet's base, empty without one; the keys of
-the rows; and the cells of each row, as in the reply."""
+"""Four elements: the bound of the next step (empty at the end), the reference of the tablet's base (empty if
+the tablet has no base), the keys of the rows, and the cells of each row, as in the reply."""
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
@@ -189,7 +192,7 @@ def scanned(reply: list[Any]) -> Scanned | None:
 
 
 class Selected(NamedTuple):
-    """The bound to go on from, empty at the end, and the rows as in the reply."""
+    """The bound of the next step (empty at the end), and the rows as in the reply."""
 
     resume: bytes
     row_keys: bytes
@@ -199,7 +202,7 @@ class Selected(NamedTuple):
 
 
 class Based(NamedTuple):
-    """The name of the tablet's base.
+    """The reference of the tablet's base.
 
     The store may have only parts of the rows, and the base the rest, so the caller evaluates the predicate.
     """
@@ -220,8 +223,8 @@ def selected(reply: list[Any]) -> Selected | Based | None:
 class Changed(NamedTuple):
     """A step through the rows that changed, each with the timestamp of its newest change.
 
-    The timestamp is 0 if a lock is in the way. ``resume`` is the bound to go on from, empty at the end.
-    ``base`` is the reference of the tablet's base, empty without one.
+    The timestamp is 0 if a lock is in the way. ``resume`` is the bound of the next step; it is empty at the
+    end. ``base`` is the reference of the tablet's base; it is empty if the tablet has no base.
     """
 
     resume: bytes
@@ -239,10 +242,11 @@ def changed_rows(reply: list[bytes]) -> Changed | None:
 
 
 class Cells(NamedTuple):
-    """The bound to go on from, empty at the end; the name of the tablet's base, empty without one; and rows.
+    """A step through the cells of a tablet.
 
-    Each row has its key, its packed versions by column, and the acknowledgements that have a version later
-    than the snapshot.
+    ``resume`` is the bound of the next step; it is empty at the end. ``base`` is the reference of the
+    tablet's base; it is empty if the tablet has no base. Each row has its key, its packed versions by column,
+    and the acknowledgements that have a version later than the snapshot.
     """
 
     resume: bytes
@@ -267,10 +271,11 @@ Written: TypeAlias = Literal["written", "changed"]
 
 
 class Claimed(NamedTuple):
-    """The deadline of the leases (µs); microseconds until the next cell is due, or -1; the leased cells.
+    """The leased cells, and the deadline of their leases (µs).
 
-    Each cell has the position of the tag, the position of the observer in its group, the mark, the time when
-    it was due (µs), its failed attempts, and the version of the table.
+    ``next_due`` is the number of microseconds until the next cell is due; -1 if no cell waits. Each cell has
+    the position of the tag, the position of the observer in its group, the mark, the time when it was due
+    (µs), its failed attempts, and the version of the table.
     """
 
     deadline: int
@@ -292,7 +297,7 @@ QUARANTINED: Final = {b"quarantined": True, b"kept": False}
 
 
 class Requeued(NamedTuple):
-    """The cursor to go on from, ``b"0"`` at the end, and the number of cells that were put back."""
+    """The cursor of the next step (``b"0"`` at the end), and the number of cells that were put back."""
 
     cursor: bytes
     put_back: int

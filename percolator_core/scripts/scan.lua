@@ -6,8 +6,8 @@
 --             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: versions
 --             of whole rows are cut to this many bytes, 0 for no limit; columns: none for whole rows
 --   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
---             resume: the bound to go on from, "" at the end; base: the name of the tablet's base, "" without one; rows
---             without fields are left out
+--             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without a
+--             base; rows without fields are left out
 --             cells of named columns: {version, nil, …}; if a newest version is not the answer, a cell in the form of
 --             read.lua replaces it
 --             cells of a whole row: {field, version, …} as the hash has them; but if some newest version is not the

@@ -13,8 +13,8 @@
 --             the value that stands for a missing cell, or by "" without such a value; the predicate, each connective
 --             in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             base: the name of the tablet's base. The store may have only a part of a row, so the caller evaluates the
---             predicate
+--             base: the reference of the tablet's base. The store may have only a part of a row, so the caller
+--             evaluates the predicate
 --             resume: the bound to go on from, "" at the end
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing

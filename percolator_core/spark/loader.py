@@ -37,7 +37,7 @@ _UNREADABLE_FOLDERS: Final = 999_999
 
 
 class TableMaker(Protocol):
-    """The part of a chain that a load needs."""
+    """The method of a chain that a load calls."""
 
     def create_tables(self, db: Database) -> object:
         """Create missing tables, and register the observers."""
@@ -189,7 +189,10 @@ class _Load:
         return self._report()
 
     def _delete_missing(self, db: Database, prefix: str | bytes, results: list[TaskResult]) -> None:
-        """Delete the rows that the source lacks, unless the key of a malformed record is unknown."""
+        """Delete the rows that the source lacks.
+
+        If the key of a malformed record is unknown, delete nothing: the record may be that of any row.
+        """
         if self.source.unreadable or not all(result.complete for result in results):
             self.kept_back = "the row keys of some malformed records are unknown"
             return

@@ -65,7 +65,7 @@ class Connections:
         return total
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send exchanges and wait until this attempt is over. A failure stays in its exchange."""
+        """Send exchanges and wait until this attempt is over. An exchange that fails stores its error."""
         self.send(exchanges)
         if self._only is not None:
             self._only.drain()
@@ -278,7 +278,8 @@ class Pool:
     def take(self) -> Connections:
         """Take the idle connections of this thread, or open others, for one conversation.
 
-        The interpreter takes them in one step, so a signal handler never finds connections that are in use.
+        The list gives away its last element in one step, which no signal handler can interrupt. So a handler
+        that calls this method never gets connections that are in use.
         """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")

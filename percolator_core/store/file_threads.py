@@ -1,4 +1,4 @@
-"""Runs calls that wait for files in threads of their own, so that the other tasks of a hub can run."""
+"""A call that waits for a file runs in a separate thread, so that the other tasks of a hub can run."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class Pipeline:
         """``connect`` opens a connection; ``timestamps`` packs a request for a number of timestamps.
 
         ``greet`` greets an open connection again; None if that is not needed. ``acknowledge`` takes the key
-        of one durable exchange, and returns the commands to send after all durable ones; the last is WAIT or
-        WAITAOF. ``has_its_place``, for a server that can be replaced, takes a time (`time.monotonic`), and
+        of one durable exchange, and returns the commands that follow all durable exchanges. The last command
+        is WAIT or WAITAOF. For a replaceable server, ``has_its_place`` takes a time (`time.monotonic`), and
         returns True if sentinels or other servers have confirmed since then that the server was not replaced.
         ``eviction`` is the regular check that the server evicts no keys.
         """

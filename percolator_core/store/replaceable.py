@@ -23,7 +23,7 @@ class ReplaceableServers(Topology, ABC):
     replaceable = True
 
     def __init__(self, ask: Ask, url: str) -> None:
-        """``url`` names the servers in messages."""
+        """``url`` is the text that error messages show for the servers."""
         self._ask = ask
         self._url = url
         self._lock = process.Lock()

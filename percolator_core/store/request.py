@@ -50,8 +50,8 @@ class Exchange:
     ``stamp`` says if a timestamp is requested too. `BEFORE`: it is given out before the commands run, and is
     the snapshot of their reads. `AFTER`: it is given out after they have run, and is the commit timestamp of
     their prewrites. `SPARE` is an optional `AFTER`. In one batch, all exchanges with `BEFORE` share one
-    request to the oracle, and the others share another one. With ``durable``, replicas and the disk
-    acknowledge the writes of the commands.
+    request to the oracle, and all exchanges with `AFTER` or `SPARE` share another request. With ``durable``,
+    replicas and the disk acknowledge the writes of the commands.
     """
 
     # Attributes that few exchanges set have their default here, which costs the other exchanges nothing.
@@ -293,7 +293,11 @@ class Trailer:
 
 
 class Stamps(Trailer):
-    """One request to the oracle for exchanges of one batch: for those with `BEFORE`, or for the others."""
+    """One request to the oracle for the timestamps of several exchanges of a batch.
+
+    A batch has at most two of these requests: one for its exchanges with `BEFORE`, and one for its exchanges
+    with `AFTER` or `SPARE`.
+    """
 
     __slots__ = ()
 

@@ -33,7 +33,7 @@ class Gathering:
 
 
 def task_of(exchange: Exchange) -> Any:
-    """Return the task that waits for an exchange, alone or with others; None if no task does."""
+    """Return the task that waits for an exchange, and perhaps for others as well; None if no task waits."""
     caller = exchange.caller
     return caller.task if type(caller) is Gathering else caller
 

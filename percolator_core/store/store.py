@@ -142,8 +142,8 @@ class Store:
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """Return a timestamp, the catalog's epoch at that timestamp, and the replies to the commands.
 
-        The commands run after the timestamp was given out. The epoch counts the changes of the catalog; it is
-        None before the first change.
+        First the timestamp is given out, then the commands run. The epoch counts the changes of the catalog;
+        it is None before the first change.
         """
         exchange = self.exchange(commands, BEFORE)
         replies = exchange.result()
@@ -203,9 +203,9 @@ class Store:
     ) -> Exchange:
         """Send the commands and wait until they are answered or given up. Every operation is sent this way.
 
-        The exchange keeps a failure, and its `result` raises it. On a cluster, commands to several tablets
-        have no order among each other; the timestamp is still given out before all of them, or after all, as
-        ``stamp`` says. Only the process ``owner`` sends the commands, even if it forks during this call.
+        If the exchange fails, it stores the error, and its `result` raises it. On a cluster, commands to
+        several tablets have no order among each other; the timestamp is still given out before or after all,
+        as ``stamp`` says. Only the process ``owner`` sends the commands, even if it forks in this call.
         """
         # Only a task has a hub: for all other callers, the test saves a call.
         hub = current_hub() if isinstance(getcurrent(), Task) else None

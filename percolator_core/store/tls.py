@@ -34,7 +34,7 @@ _REQUIREMENTS: Final = {
 def context(options: Mapping[str, Any]) -> ssl.SSLContext:
     """Make the settings of a handshake from the ``ssl_`` options of a URL, and read the files that they name.
 
-    Named authorities replace those of the system.
+    If ``ssl_ca_certs`` or ``ssl_ca_path`` is given, its authorities replace those of the system.
 
     Raises:
         ConfigurationError: a file cannot be read or has the wrong content.

@@ -110,7 +110,7 @@ def pieces(joined: bytes, starts: Numbers, ends: Numbers, valid: Numbers | None 
 
 
 def offsets_of(lengths: Numbers) -> Numbers:
-    """Return 0 and the ends of consecutive pieces with these lengths.
+    """Return the offsets of consecutive pieces with these lengths: 0, and then the end of each piece.
 
     Raises ValueError if they have 2 GiB or more.
     """
@@ -122,7 +122,10 @@ def offsets_of(lengths: Numbers) -> Numbers:
 
 
 def gathered(joined: bytes, starts: Numbers, width: int) -> Bytes:
-    """Return one row of ``width`` bytes for each start; out of bounds the bytes are arbitrary."""
+    """For each start, return as a row the ``width`` bytes of ``joined`` that begin there.
+
+    If they would begin before ``joined`` or end after it, the row has arbitrary bytes.
+    """
     if len(joined) < width:
         return np.zeros((len(starts), width), np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(joined, np.uint8), width)

@@ -39,7 +39,7 @@ Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
 
 
 class Reader(Protocol):
-    """The part of a snapshot or transaction that rows and indexes use."""
+    """The methods of a snapshot or transaction that the code for rows and indexes calls."""
 
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name."""
@@ -52,7 +52,7 @@ class Reader(Protocol):
 
 
 class Writer(Reader, Protocol):
-    """The part of a transaction that rows and indexes use."""
+    """The methods of a transaction that the code for rows and indexes calls."""
 
     def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column."""
@@ -92,7 +92,7 @@ def indexes_of(handle: TableHandle) -> tuple[Index, ...]:
 
 
 def holder_of(table: TableHandle) -> ColumnFields:
-    """Return the column of a unique index in which the row's key is stored."""
+    """An entry of a unique index stores the key of its row in one column. Return this column."""
     return table.columns[table.definition.value_columns[0].name]
 
 

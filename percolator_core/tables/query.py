@@ -30,7 +30,7 @@ Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 
 
 class Selector(Reader, Protocol):
-    """The part of a snapshot or transaction that a select uses."""
+    """The methods of a snapshot or transaction that a select calls."""
 
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
         """Return the next step of each select, in one round trip."""

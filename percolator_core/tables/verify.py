@@ -36,17 +36,17 @@ T = TypeVar("T")
 
 
 class Readable(Reader, Protocol):
-    """The part of a snapshot that this module uses."""
+    """The methods of a snapshot that this module calls."""
 
     def select(self, table: str, /) -> Iterator[dict[str, Any]]:
         """Yield all rows of a table."""
 
     def scan(self, table: str, /, *, columns: Iterable[str]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-        """Yield the rows that have one of the columns, with their encoded values."""
+        """Yield each row that has a value in at least one of the columns, with these encoded values."""
 
 
 class Repairable(Protocol):
-    """The part of a database that this module uses."""
+    """The methods of a database that this module calls."""
 
     def snapshot(self) -> AbstractContextManager[Any]:
         """Return a snapshot, which is pinned inside a ``with`` statement."""

@@ -100,7 +100,8 @@ class Commit:
     def run(self, at_once: AtOnce | None = None) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`.
 
-        ``at_once`` is a commit in one call that was refused; this method may send the call again.
+        ``at_once`` is an earlier attempt to commit in one call, which the server has refused. This method may
+        send the same call again. None means that there was no such attempt.
         """
         try:
             if at_once is not None:

@@ -50,10 +50,11 @@ class Cost:
 
 @dataclass(slots=True)
 class Metrics(Cost):
-    """Sums over the transactions of a database connection that have ended since `connect`.
+    """Sums over the transactions that have ended since `connect`, for one database connection.
 
     ``transactions`` counts all transactions that were committed or rolled back, and ``commits`` counts those
-    that were committed. The other fields are as in `Cost`. Plain snapshots do not end and are not counted.
+    that were committed. The other fields are as in `Cost`. A plain snapshot is neither committed nor rolled
+    back, so it is not counted.
     """
 
     transactions: int = 0

@@ -91,8 +91,8 @@ class Oracle:
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """Return a fresh timestamp, the catalog's epoch at that time, and the replies to ``commands``.
 
-        The commands run after timestamp and epoch are read. All this takes one round trip. The epoch counts
-        the changes of the catalog; it is None before the first change.
+        First the timestamp is given out and the epoch is read, then the commands run. All this takes one
+        round trip. The epoch counts the changes of the catalog; it is None before the first change.
         """
         seen = self.seen
         timestamp, epoch, replies = self._store.timestamp_then(*commands)

@@ -1,10 +1,11 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
-A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row adds
-other columns. There are statistics for each first read, which reads a certain column or the acknowledgement.
-The columns to add are those that earlier runs of the same observer have read in most rows with the same first
-read. Statistics by table would be wrong for an observer that reads five columns of its own row and one column
-of a thousand other rows.
+A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row also
+fetches other columns of that row. Statistics of earlier runs of the same observer choose these columns. A
+first read asks for a certain column or for the acknowledgement. Each kind of first read has statistics of its
+own, and fetches the columns that the runs have read in most of the rows with this kind of first read.
+Statistics by table would be wrong for an observer that reads five columns of its own row and one column of a
+thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would suffice for an ordinary read: it has
 no lock, and it either has a version below the snapshot or is proved not to exist (`cell_reads`). If a
@@ -95,7 +96,7 @@ class Group:
         return self.rows <= _FEW_ROWS or abs(self.rows - self.planned_at) >= _FEW_ROWS
 
     def plan(self, trigger: Trigger) -> Plan | None:
-        """The plan for reads that begin with the trigger; None if no column is read often enough."""
+        """Return the plan for first reads of the kind ``trigger``; None if no column is read often enough."""
         self.planned_at = self.rows
         likely = sorted(
             ((count, column) for column, count in self.reads.items() if self._is_worth(column, count)),
@@ -162,7 +163,7 @@ class Habits:
 class Prefetch:
     """The policy of one transaction's cache: adds columns to reads, and records the reads of the run.
 
-    ``brought`` counts the prefetched cells, ``served`` the prefetched cells that the run has read.
+    ``brought`` counts the prefetched cells. ``served`` counts the prefetched cells that the run has read.
     """
 
     __slots__ = ("_habits", "_records", "brought", "served")
@@ -186,7 +187,10 @@ class Prefetch:
         return True
 
     def extend(self, reads: Sequence[RowRead], room: int) -> None:
-        """Add planned columns to each read that is the first of its row, up to ``room`` bytes in all."""
+        """If a read is the first of its row, add the planned columns to it.
+
+        The expected size of the columns that are added to all reads together is below ``room`` bytes.
+        """
         room = min(room, BYTES_AT_ONCE)
         for read in reads:
             trigger = read.columns[0]

@@ -29,7 +29,10 @@ def rows_between(
 
 
 def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
-    """Apply the writes to ``wanted`` columns (None: all columns) to a row's cells; return the cells."""
+    """Change the cells of a row as the writes say, and return the cells.
+
+    Only writes to the ``wanted`` columns are used; None means all columns.
+    """
     for encoded, (kind, value) in writes.items():
         if kind == NOTIFY or is_internal(encoded):
             continue

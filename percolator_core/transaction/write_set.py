@@ -1,4 +1,4 @@
-"""The write set of a transaction, cut into calls of scripts and batches of calls."""
+"""Divides the write set of a transaction into script calls, and groups these calls into batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
 
 
 def mutations_of(writes: Mapping[str, TableWrites], handles: Mapping[str, TableHandle]) -> list[Mutation]:
-    """The writes to each table as mutations, the primary in front. ``handles`` are by the table's name."""
+    """Return the writes as mutations, the primary in front. The keys of ``handles`` are tables' names."""
     mutations: list[Mutation] = []
     for table, rows in writes.items():
         handle = handles[table]
@@ -52,7 +52,7 @@ def mutations_of(writes: Mapping[str, TableWrites], handles: Mapping[str, TableH
 
 
 def bounded_calls(mutations: list[Mutation], one_a_tablet: bool) -> list[list[Mutation]]:
-    """The write set in calls of bounded size, the primary's call first."""
+    """Divide the write set into calls of bounded size. The primary's call is the first."""
     if len(mutations) == 1:
         return [mutations]
     groups: Iterable[Sequence[Mutation]] = (mutations,)
@@ -80,7 +80,7 @@ def in_calls(items: Iterable[T], weight: Callable[[T], int], most: int) -> Itera
 
 
 def tags_and_cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[bytes], list[bytes]]:
-    """The tags of a call, and its cells as arguments of a script, each with the position of its tag."""
+    """Return the tags of a call, and its cells as script arguments, each cell with its tag's position."""
     tags: dict[bytes, bytes] = {}
     cells: list[bytes] = []
     for tag, _, row, column, kind, value, _ in call:
@@ -93,14 +93,14 @@ def tags_and_cells(call: Sequence[Mutation], *, values: bool) -> tuple[list[byte
 
 
 def versions_of(call: Sequence[Mutation]) -> bytes:
-    """The versions of the table definitions of a call, one for each tag in the order of `tags_and_cells`."""
+    """Return the versions of a call's table definitions, one for each tag as `tags_and_cells` orders them."""
     if len(call) == 1:
         return call[0].version
     return b",".join({mutation.tag: mutation.version for mutation in call}.values())
 
 
 def in_batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]]:
-    """The calls in batches of bounded size."""
+    """Yield the calls in batches of bounded size."""
     batch: list[list[Mutation]] = []
     cells = size = 0
     for call in calls:

@@ -18,8 +18,8 @@ class Candidates:
     A claim that examines all tablets of a chain costs the store more time than a run. After such a claim has
     leased all due cells, another cell can become due in two ways only:
 
-    - Its mark is in a tablet where the claim leased a cell, or in a tablet that a message has named since.
-      Such tablets are examined until they have no marks.
+    - Its mark is in a tablet where the claim leased a cell, or in a tablet for which a wake-up message has
+      come after the claim. Such tablets are examined until they have no marks.
     - The claim has seen a mark that is due later. All tablets are examined at the time when it is due.
     """
 

@@ -172,7 +172,7 @@ def _embedded(url: str) -> str:
 
 
 def airflow_home() -> Path:
-    """Return Airflow's home, which contains the relative folders of embedded stores."""
+    """Return Airflow's home folder. The relative path of an embedded store begins at this folder."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
 
 

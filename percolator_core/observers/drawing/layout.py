@@ -283,7 +283,8 @@ def _lane_path(
 ) -> tuple[Step, ...]:
     """Return a path that leaves the source to the right and enters the target from the left.
 
-    Between them, it runs down between two layers, back below all boxes, and up.
+    The path goes down in the gap after the source's layer, then back below all boxes, and then up in the gap
+    before the target's layer.
     """
     distance = 14.0 + 5.0 * (lane % 8)
     down = max(box.x + box.width for box in rows[source.layer]) + distance

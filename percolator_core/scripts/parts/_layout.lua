@@ -95,7 +95,7 @@ end
 
 -- Return true if a snapshot must be refused: it lies below the safe point, where versions may be missing, or the table
 -- was dropped, so that the tablet has no table version. A schema change that removes data raises the safe point first.
--- Also return the name of the tablet's base, '' without one.
+-- Also return the reference of the tablet's base, '' without a base.
 local function is_too_old(tag, at)
   local found = redis.call('HMGET', tag .. 'meta', 'version', 'safe', 'base')
   return not found[1] or at < tonumber(found[2] or '0'), found[3] or ''

@@ -28,7 +28,7 @@ class PutAside:
 
     @classmethod
     def for_load(cls, folder: str | os.PathLike[str], table: str) -> PutAside:
-        """Name the file by the table and the current time."""
+        """Make the file's name from the table's name and the current time."""
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in table)
         return cls(Path(folder).absolute(), f"{safe}-{started}")
@@ -40,7 +40,7 @@ class PutAside:
 
     @contextmanager
     def part(self, number: int) -> Iterator[Callable[[BadRecord], object]]:
-        """Yield a function that writes a record into the part of task ``number``.
+        """Yield a function that writes a record into a task's part. ``number`` is the number of the task.
 
         At the end of the block the part replaces an earlier part of this task. If the block raises, the new
         part is removed.

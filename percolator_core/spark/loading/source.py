@@ -214,7 +214,7 @@ def _default_base_url(root: str) -> str:
 
 
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
-    """Raise before the load if a field does not exist, because every record would be put aside."""
+    """Before the load, raise ConfigurationError if a field does not exist: each record would be put aside."""
     names = _names_of(format_, first, options)
     wanted = [*([] if options.key is None else [options.key]), *(options.columns or ())]
     missing = [name for name in wanted if name not in names] if names is not None else []
@@ -223,7 +223,7 @@ def _check_key(format_: str, first: str, options: ReadOptions) -> None:
 
 
 def _check_fields(format_: str, first: str, options: ReadOptions, typed: TypedRecords) -> None:
-    """Raise before the load, as `_check_key` does, for a typed table."""
+    """Before the load, raise ConfigurationError if the fields do not fit the typed table."""
     if format_ == "jsonl":
         try:
             problem = json_line_problem(typed, json_lines.first_line(first))

@@ -59,7 +59,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_OFFSET: self.options.since or 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of the query: later commits are not read."""
+        """Choose the timestamp at which the query ends. Later commits are not read."""
         with as_sentence():
             self._last = self._store().timestamp()
 
@@ -90,7 +90,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_share(self.options, self.schema, self.plan, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Release the versions before the end, which are no longer needed."""
+        """Release the old versions that were kept for the batches up to ``end``: Spark has processed them."""
         with as_sentence():
             self._pin(end[_OFFSET])
 

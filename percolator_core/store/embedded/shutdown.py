@@ -100,7 +100,7 @@ def history_of(info: bytes) -> str:
 
 
 def unbroken_history(folder: Path) -> str:
-    """Return the name of the previous server's history if its log is complete; "" if that is uncertain."""
+    """Return the name of the previous server's history; "" unless that server surely left a complete log."""
     try:
         noted = (folder / _NOTE).read_bytes()
     except FileNotFoundError:

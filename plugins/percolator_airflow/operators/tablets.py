@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
 
 Tablets = Iterable[Sequence[Any]]
-"""Pairs of a table's name and the number of a tablet."""
+"""Pairs. Each pair has a table's name, and the number of one of the table's tablets."""
 
 
 def read_tablets(tablets: Tablets | None) -> list[tuple[str, int]] | None:
-    """Check the pairs of a table and a number; None means all tablets.
+    """Return ``tablets`` as a list of pairs: a table's name, and a tablet's number. None means all tablets.
 
     Raises:
         ConfigurationError: an element is not such a pair.
@@ -43,7 +43,7 @@ class TabletsOperator(StoreOperator):
 
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`; only the chain's name is used.
-        tablets: pairs of a table and the number of a tablet; None means all tablets.
+        tablets: pairs of a table's name and a tablet's number; None means all tablets.
         skip_missing: True skips tablets that no longer exist; with False they fail the task.
     """
 

@@ -105,7 +105,7 @@ def _doing(standing: Standing) -> str:
 
 
 def _brief(number: int) -> str:
-    """Shorten a number to the width of six digits; the table has all digits."""
+    """Shorten a number to fit into a box of the drawing. The table below the drawing has all digits."""
     for unit, length in (("G", 10**9), ("M", 10**6)):
         if number >= length:
             return f"{number / length:.2f} {unit}"

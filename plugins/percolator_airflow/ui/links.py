@@ -93,7 +93,7 @@ class Links:
 
 
 def column_token(column: str) -> str:
-    """Return a column in the form of links: its name, or its digest if the name is too long for a link."""
+    """Return the text that stands for a column in links: its name, or a digest if the name is too long."""
     if len(quote(column, safe="")) <= LONGEST_COLUMN:
         return column
     return _DIGEST + hashlib.sha256(column.encode()).hexdigest()

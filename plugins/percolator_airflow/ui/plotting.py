@@ -38,7 +38,7 @@ _BREAK: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A label at a share of the axis, counted from the left or from the top."""
+    """A label of an axis. ``share`` is its distance from the left or the top, as a share of the axis."""
 
     share: float
     label: str

@@ -74,7 +74,7 @@ class Standing:
 
     @property
     def word(self) -> str:
-        """The name of the state on pages."""
+        """The word that pages show for the state."""
         return STATES[self.state]
 
 

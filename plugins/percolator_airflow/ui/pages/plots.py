@@ -105,7 +105,7 @@ def _columns(found: Sequence[Sample], names: Sequence[str]) -> dict[str, Column]
 def _busiest(columns: Mapping[str, Column]) -> list[str]:
     """Return the busiest observers: those with the highest sum of quarantine, backlog and runs.
 
-    Each of the three numbers counts as a share of its maximum over all observers.
+    Before the addition, each of the three numbers is divided by its maximum over all observers.
     """
 
     def parts(take: Callable[[ObserverSample], float]) -> list[float]:

@@ -229,7 +229,7 @@ def _beside(
 
 
 def _place(text: str) -> bytes:
-    """Return the key in a link to another page; there may be no row with that key."""
+    """Decode the row key that a link to another page contains. The table may have no row with this key."""
     try:
         return base64.urlsafe_b64decode(text.encode())
     except (ValueError, binascii.Error):
