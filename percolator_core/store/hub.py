@@ -388,13 +388,6 @@ def is_being_ended() -> bool:
 
 
 def current_hub() -> Hub | None:
-    """Return the hub whose task the running code is, or None.
-
-    Also None in a forked child, for a signal handler while the task is on its way to be parked, and for a
-    finalizer of the collector: none of them may park the task.
-    """
-    task: Any = greenlet.getcurrent()
-    hub: Hub | None = getattr(task, "hub", None)
-    if hub is None or task.awaiting is not None or python_gc.is_collecting():
-        return None
-    return hub
+    """Return the hub whose task the running code is; None outside a task, or if it may not park the task."""
+    task = greenlet.getcurrent()
+    return task.hub_to_wait_in() if isinstance(task, Task) else None
