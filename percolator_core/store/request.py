@@ -102,7 +102,7 @@ class Exchange:
         self.caller: Any = None
         """The caller that ``on_done`` notifies."""
         self.replies: list[Any] = []
-        self.awaits: list[Trailer] | None = None
+        self.awaits: Sequence[Trailer] = ()
         """Requests of this attempt, besides its commands, whose replies are still to come."""
         self.failure: PercolatorError | None = None
         """The error to raise if the exchange ended without all replies; another attempt would not help."""
@@ -199,10 +199,11 @@ class Exchange:
 
     def _finish(self) -> None:
         """Notify the caller that this attempt is over."""
-        self.awaits = None
+        self.awaits = ()
         self.under_way = False
-        if self.on_done is not None:
-            self.on_done(self)
+        on_done = self.on_done
+        if on_done is not None:
+            on_done(self)
 
     def result(self) -> list[Any]:
         """Return the replies; raise the error that ended the exchange."""
@@ -260,10 +261,7 @@ class Trailer:
     def __init__(self, exchanges: list[Exchange]) -> None:
         self.exchanges = exchanges
         for exchange in exchanges:
-            if exchange.awaits is None:
-                exchange.awaits = [self]
-            else:
-                exchange.awaits.append(self)
+            exchange.awaits = (*exchange.awaits, self)
 
     def take_in(self, replies: list[Any]) -> None:
         """Store the replies, or the error among them, in the exchanges that still wait."""
@@ -272,19 +270,15 @@ class Trailer:
     def answered(self) -> None:
         """Conclude the exchanges that waited only for this reply."""
         for exchange in self.exchanges:
-            if self.is_awaited_by(exchange):
-                assert exchange.awaits is not None
-                exchange.awaits.remove(self)
+            # After a retry, the exchange waits for another trailer.
+            if self in exchange.awaits:
+                exchange.awaits = [other for other in exchange.awaits if other is not self]
                 if exchange.collected and not exchange.awaits:
                     exchange.conclude()
 
-    def is_awaited_by(self, exchange: Exchange) -> bool:
-        """Return True if the exchange waits for this trailer; after a retry it waits for another trailer."""
-        return exchange.awaits is not None and self in exchange.awaits
-
     def current(self) -> list[Exchange]:
         """Return the exchanges that still wait."""
-        return [exchange for exchange in self.exchanges if self.is_awaited_by(exchange)]
+        return [exchange for exchange in self.exchanges if self in exchange.awaits]
 
 
 class Stamps(Trailer):
@@ -304,7 +298,7 @@ class Stamps(Trailer):
         timestamp = last - len(self.exchanges)
         for exchange in self.exchanges:
             timestamp += 1
-            if self.is_awaited_by(exchange):
+            if self in exchange.awaits:
                 exchange.timestamp, exchange.epoch = timestamp, epoch
 
 

@@ -214,11 +214,11 @@ class Store:
         return self._issue(commands, send, stamp, durable)
 
     def _issue(
-        self, commands: Sequence[Command], send: Send, stamp: int = NONE, *, durable: bool = False
+        self, commands: Sequence[Command], send: Send, stamp: int = NONE, durable: bool = False
     ) -> Exchange:
         if self.clustered:
             return assemble(commands, stamp, durable=durable, oracle_slot=self._oracle_slot, send=send)
-        exchange = Exchange(commands, stamp, durable=durable)
+        exchange = Exchange(commands, stamp, 0, durable)
         send((exchange,))
         return exchange
 

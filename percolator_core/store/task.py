@@ -35,14 +35,16 @@ class Future(Generic[T]):
 
     def result(self) -> T:
         """Wait for the function, and return its value or raise its exception. Outside tasks, run the hub."""
-        self._hub.wait_for(self)
+        if not self._done:
+            self._hub.wait_for(self)
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
 
     def exception(self) -> BaseException | None:
         """Wait for the function, and return its exception or None."""
-        self._hub.wait_for(self)
+        if not self._done:
+            self._hub.wait_for(self)
         return self._error
 
     def settle(self, value: T | None, error: BaseException | None) -> None:

@@ -257,7 +257,7 @@ def test_an_interruption_ends_the_connection(position: int, stop: type[BaseExcep
     with pytest.raises(stop):
         pipeline.drain()
     assert not script.open
-    assert pipeline.in_flight == 0
+    assert pipeline.in_flight() == 0
     # Everybody has been told once: that all is well, or that it has to be repeated.
     assert sorted(map(id, told)) == sorted(map(id, exchanges))
     assert any(not exchange.done for exchange in exchanges)
@@ -275,7 +275,7 @@ def test_an_interruption_while_sending_ends_the_connection() -> None:
     with pytest.raises(KeyboardInterrupt):
         pipeline.send([other])
     assert not script.open
-    assert pipeline.in_flight == 0
+    assert pipeline.in_flight() == 0
     assert other.trouble is not None
 
 
