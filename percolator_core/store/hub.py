@@ -92,12 +92,15 @@ class Hub:
             ticket = caller = Gathering(task, exchanges)
         try:
             task.awaiting = ticket
+            size = 0
             for exchange in exchanges:
                 exchange.on_done = self._on_answer
                 exchange.caller = caller
+                size += OVERHEAD
+                for command in exchange.packed:
+                    size += len(command)
             self._queue.parked += exchanges
-            for exchange in exchanges:
-                self._queue.load += OVERHEAD + exchange.size
+            self._queue.load += size
             self.loop.switch()
         finally:
             task.awaiting = None

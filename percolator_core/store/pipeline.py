@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from percolator_core.errors import PercolatorError
 from percolator_core.store.eviction import EvictionCheck
-from percolator_core.store.packing import Command, pack
+from percolator_core.store.packing import Command
 from percolator_core.store.refusals import LOST, as_answer
 from percolator_core.store.request import (
     AFTER,
@@ -28,6 +28,7 @@ from percolator_core.store.request import (
     Stamps,
     Trailer,
     interrupted,
+    pack,
 )
 
 IDLE: Final = 1.0

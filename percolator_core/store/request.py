@@ -23,12 +23,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from hiredis import pack_command
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.packing import BYTES_ONLY, Command, first_key
+from percolator_core.store.packing import Command, first_key
 from percolator_core.store.refusals import as_answer, judge
 
 if TYPE_CHECKING:
@@ -42,6 +41,34 @@ SPARE: Final = 3
 
 _REDIRECTIONS: Final = 3
 """Redirections that are followed without a pause; servers that disagree could redirect without end."""
+
+
+_SHORT: Final = 1024
+_LENGTHS: Final = tuple(b"\r\n$%d\r\n" % length for length in range(_SHORT))
+"""The bytes in front of a part that is shorter than `_SHORT`, by its length."""
+
+
+def pack(command: Sequence[bytes | str | int]) -> bytes:
+    """Return the bytes of a command.
+
+    hiredis would take longer, and crash if a signal handler raised while it formats a number.
+    """
+    packed = [b"*%d" % len(command)]
+    for part in command:
+        if type(part) is not bytes:
+            part = b"%d" % part if type(part) is int else _as_bytes(part)  # noqa: PLW2901
+        length = len(part)
+        packed.append(_LENGTHS[length] if length < _SHORT else b"\r\n$%d\r\n" % length)
+        packed.append(part)
+    packed.append(b"\r\n")
+    return b"".join(packed)
+
+
+def _as_bytes(part: bytes | str | int) -> bytes:
+    """Return a part of a command as plain bytes. Raises TypeError for a part of another type."""
+    if isinstance(part, str):
+        return part.encode()
+    return b"%d" % part if isinstance(part, int) else bytes(memoryview(part))
 
 
 class Exchange:
@@ -78,18 +105,9 @@ class Exchange:
         durable: bool = False,
     ) -> None:
         # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
-        # The loop is an inlined copy of `pack`.
         self.packed: list[bytes] = []
-        size = 0
         for command in commands:
-            if type(command) is not bytes:
-                if command[0] not in BYTES_ONLY:
-                    command = tuple([b"%d" % part if type(part) is int else part for part in command])  # noqa: PLW2901
-                command = pack_command(command)  # type: ignore[arg-type]  # noqa: PLW2901
-            self.packed.append(command)
-            size += len(command)
-        self.size = size
-        """The bytes of all commands."""
+            self.packed.append(command if type(command) is bytes else pack(command))
         self.stamp = stamp
         self.slot = slot
         """The slot of a cluster to which the commands go."""

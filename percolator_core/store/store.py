@@ -24,7 +24,7 @@ from percolator_core.store.embedded.server import EmbeddedServer, own_error_firs
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once
-from percolator_core.store.packing import Command, pack
+from percolator_core.store.packing import Command
 from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
@@ -374,7 +374,7 @@ class Store:
         request = self._timestamp_requests.get(count)
         if request is None:
             call = calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count)
-            request = self._timestamp_requests[count] = pack(self.command(call))
+            request = self._timestamp_requests[count] = Exchange((self.command(call),)).packed[0]
         return request
 
     def _make_connections(self, home: list[Connections]) -> Connections:
