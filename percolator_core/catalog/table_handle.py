@@ -22,7 +22,8 @@ from percolator_core.layout.records import LOCK_MARK, VERSION_MARK
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import placement
 from percolator_core.store import Store
-from percolator_core.store.packing import pack, pack_fields
+from percolator_core.store.packing import pack_fields
+from percolator_core.store.request import pack
 
 T = TypeVar("T")
 

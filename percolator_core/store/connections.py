@@ -54,15 +54,11 @@ class Connections:
         """True if the store has more than one server."""
         return self._topology.clustered
 
-    @property
     def in_flight(self) -> int:
-        """The number of exchanges whose replies are still to come."""
+        """Return the number of exchanges and trailers whose replies are still to come."""
         if self._only is not None:
-            return self._only.in_flight
-        total = 0
-        for pipeline in self._pipelines.values():
-            total += pipeline.in_flight
-        return total
+            return self._only.in_flight()
+        return sum([pipeline.in_flight() for pipeline in self._pipelines.values()])
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
         """Send exchanges and wait until this attempt is over. An exchange that fails stores its error."""
@@ -99,7 +95,7 @@ class Connections:
         left: list[Exchange] = []
         for endpoint, group in self._by_place(batch).items():
             pipeline = self._to(endpoint)
-            if pipeline.in_flight:
+            if pipeline.in_flight():
                 left += group
             else:
                 pipeline.send(group)
@@ -137,7 +133,7 @@ class Connections:
             self._only.receive()
             return True
         pipeline = self._first_of(
-            [pipeline for pipeline in self._pipelines.values() if pipeline.in_flight], longest
+            [pipeline for pipeline in self._pipelines.values() if pipeline.in_flight()], longest
         )
         if pipeline is not None:
             pipeline.receive()
@@ -154,7 +150,7 @@ class Connections:
 
     def drain(self) -> None:
         """Read all replies in flight."""
-        while self.in_flight:
+        while self.in_flight():
             self.receive()
 
     def __del__(self) -> None:
@@ -192,7 +188,7 @@ class Connections:
     def _first_of(self, busy: Sequence[Pipeline], longest: float) -> Pipeline | None:
         """Return a pipeline with a reply to read, or None; break off one that is silent for too long."""
         for pipeline in busy:
-            if pipeline.buffered:
+            if pipeline.has_reply():
                 return pipeline
         poll = select.poll()
         by_descriptor: dict[int, Pipeline] = {}
@@ -210,7 +206,7 @@ class Connections:
     def _hang_up_on_the_silent(self) -> None:
         now = time.monotonic()
         for endpoint, pipeline in list(self._pipelines.items()):
-            if not pipeline.in_flight or pipeline.silent_for < min(IDLE, self._reply_timeout):
+            if not pipeline.in_flight() or pipeline.silent_for < min(IDLE, self._reply_timeout):
                 continue
             if pipeline.silent_for >= self._reply_timeout:
                 pipeline.break_off("the server is silent")

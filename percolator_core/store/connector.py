@@ -19,9 +19,10 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.scripts import Script, calls
 from percolator_core.store import tls
 from percolator_core.store.embedded.shutdown import history_of
-from percolator_core.store.packing import Command, pack
+from percolator_core.store.packing import Command
 from percolator_core.store.pipeline import Stream
 from percolator_core.store.refusals import LOST, is_read_only
+from percolator_core.store.request import pack
 from percolator_core.store.topology import Endpoint
 from percolator_core.store.url import Address
 

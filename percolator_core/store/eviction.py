@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.packing import Command, pack
-from percolator_core.store.request import Trailer
+from percolator_core.store.packing import Command
+from percolator_core.store.request import Trailer, pack
 from percolator_core.store.server_info import ServerInfo, read_info
 
 INTERVAL: Final = 2.0

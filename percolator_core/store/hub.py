@@ -92,12 +92,15 @@ class Hub:
             ticket = caller = Gathering(task, exchanges)
         try:
             task.awaiting = ticket
+            size = 0
             for exchange in exchanges:
                 exchange.on_done = self._on_answer
                 exchange.caller = caller
+                size += OVERHEAD
+                for command in exchange.packed:
+                    size += len(command)
             self._queue.parked += exchanges
-            for exchange in exchanges:
-                self._queue.load += OVERHEAD + exchange.size
+            self._queue.load += size
             self.loop.switch()
         finally:
             task.awaiting = None
@@ -119,14 +122,12 @@ class Hub:
             task.awaiting = None
 
     def wait_for(self, future: Future[Any]) -> None:
-        """Return when the future is done: park the current task, or run the hub outside a task.
+        """Return when a pending future is done: park the current task, or run the hub outside a task.
 
         A task that waits for another task gives up its place, because the other task may need a place.
         """
-        if future.done():
-            return
-        self._check_thread()
         if self.running is not None and greenlet.getcurrent() is self.running:
+            self._check_thread()
             task = self._current()
             if task.awaiting is not None or python_gc.is_collecting():
                 raise RuntimeError(_NO_WAITING)
@@ -225,7 +226,7 @@ class Hub:
     @property
     def busy(self) -> bool:
         """True if anything can run, be sent or be taken in before the next wait."""
-        return bool(self._ready or self._queue.parked or self._calls or self.connections.in_flight)
+        return bool(self._ready or self._queue.parked or self._calls or self.connections.in_flight())
 
     def finish_only(self, future: Future[Any]) -> None:
         """End all tasks except the one that runs the future's function, and run that one to its end."""
@@ -242,7 +243,7 @@ class Hub:
             here = self.process == process.pid and greenlet.getcurrent() is self.loop
             if here and not python_gc.is_collecting():
                 self._queue.drop_unsent(self._tasks.end_active())
-                while self._queue.parked or self.connections.in_flight:
+                while self._queue.parked or self.connections.in_flight():
                     self._send_or_receive()
                 self._tasks.end_resting()
         finally:
@@ -280,16 +281,18 @@ class Hub:
 
     def _answered(self, exchange: Exchange) -> None:
         """Resume the task that waits for the exchange, once all exchanges that it waits for are answered."""
-        caller: Any = exchange.caller
-        task, ticket = (caller.task, caller) if type(caller) is Gathering else (caller, exchange)
+        task: Any = exchange.caller
+        gathering = None
+        if type(task) is Gathering:
+            gathering, task = task, task.task
         # A task that was interrupted before it was parked does not wait for this exchange.
-        if task.awaiting is not ticket:
+        if task.awaiting is not (gathering or exchange):
             return
         if exchange.trouble is not None and self._retries.repeats(exchange):
             return
-        if type(caller) is Gathering:
-            caller.left -= 1
-            if caller.left:
+        if gathering is not None:
+            gathering.left -= 1
+            if gathering.left:
                 return
         self.running = task
         try:
@@ -313,7 +316,8 @@ class Hub:
             self._switch(*self._ready.popleft())
             if self.interruption is not None:
                 break
-        self._raise_interruption()
+        if self.interruption is not None:
+            self._raise_interruption()
         return ran
 
     def _send_or_receive(self) -> bool:
@@ -323,12 +327,14 @@ class Hub:
         one batch while the tasks of the previous batch run.
         """
         wake_at = self._asleep[0][0] if self._asleep else None
-        if self._queue.parked and (self._queue.is_worth_sending() or not self.connections.in_flight):
+        in_flight = self.connections.in_flight()
+        if self._queue.parked and (not in_flight or self._queue.is_worth_sending()):
             self._queue.send(self.connections.send)
-        elif not self.connections.in_flight or not self._queue.receive(wake_at):
+        elif not in_flight or not self._queue.receive(wake_at):
             return False
         self.connections.receive_buffered(self._has_time)
-        self._raise_interruption()
+        if self.interruption is not None:
+            self._raise_interruption()
         return True
 
     def _has_time(self) -> bool:
@@ -337,10 +343,10 @@ class Hub:
 
     def _raise_interruption(self) -> None:
         """Raise the interruption of a task, once every caller of the current batch has its outcome."""
-        if self.interruption is not None:
-            stop = self._raised = self.interruption
-            self.interruption = None
-            raise stop
+        assert self.interruption is not None
+        stop = self._raised = self.interruption
+        self.interruption = None
+        raise stop
 
     def _recover(self, stop: BaseException) -> None:
         """Restore the hub after an exception that interrupted the loop itself, so that no task waits forever.
@@ -388,13 +394,6 @@ def is_being_ended() -> bool:
 
 
 def current_hub() -> Hub | None:
-    """Return the hub whose task the running code is, or None.
-
-    Return None, too, in a forked child, in a signal handler while the task is about to be parked, and in a
-    finalizer that the garbage collector calls: the task must not be parked there.
-    """
-    task: Any = greenlet.getcurrent()
-    hub: Hub | None = getattr(task, "hub", None)
-    if hub is None or task.awaiting is not None or python_gc.is_collecting():
-        return None
-    return hub
+    """Return the hub whose task the running code is; None outside a task, or if it may not park the task."""
+    task = greenlet.getcurrent()
+    return task.hub_to_wait_in() if isinstance(task, Task) else None

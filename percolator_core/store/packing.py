@@ -1,32 +1,20 @@
-"""Packs commands for the protocol of Redis."""
+"""Commands in the protocol of Redis: the ordinary read in its packed form, and the parts of packed commands.
+
+`percolator_core.store.request` packs all other commands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from hiredis import Reader, pack_command
+from hiredis import Reader
 
 Command: TypeAlias = Sequence[bytes | str | int] | bytes
 """The parts of a command, or the packed command."""
 
 NUMBERS: Final = tuple(b"%d" % number for number in range(1024))
 """Small numbers as text: to look them up is faster than to format them."""
-
-BYTES_ONLY: Final = (b"HMGET", b"GET")
-"""Commands whose parts are never numbers: the ordinary reads."""
-
-
-def pack(command: Sequence[bytes | str | int]) -> bytes:
-    """Return the bytes of a command.
-
-    While hiredis formats a number, it runs signal handlers, and crashes if one of them raises. So numbers are
-    formatted here, and hiredis gets no number.
-    """
-    if command[0] not in BYTES_ONLY:
-        command = tuple([b"%d" % part if type(part) is int else part for part in command])
-    packed: bytes = pack_command(command)  # type: ignore[arg-type]
-    return packed
 
 
 def pack_fields(first: bytes, second: bytes) -> bytes:

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from percolator_core.errors import PercolatorError
 from percolator_core.store.eviction import EvictionCheck
-from percolator_core.store.packing import Command, pack
+from percolator_core.store.packing import Command
 from percolator_core.store.refusals import LOST, as_answer
 from percolator_core.store.request import (
     AFTER,
@@ -28,6 +28,7 @@ from percolator_core.store.request import (
     Stamps,
     Trailer,
     interrupted,
+    pack,
 )
 
 IDLE: Final = 1.0
@@ -81,10 +82,11 @@ class Stream:
 
         Raises one of `LOST`, also if the server is silent for too long or does not speak the protocol.
         """
-        reply = self._gets()
+        gets = self._gets
+        reply = gets()
         while reply is _MORE:
             self._receive()
-            reply = self._gets()
+            reply = gets()
         return reply
 
     def close(self) -> None:
@@ -141,9 +143,8 @@ class Pipeline:
         self._confirmed_at = 0.0
         self._out_of_reach: tuple[float, Exception] | None = None
 
-    @property
     def in_flight(self) -> int:
-        """How many exchanges and trailers have replies that are still to come."""
+        """Return the number of exchanges and trailers whose replies are still to come."""
         return len(self._in_flight)
 
     def holds(self, exchange: Exchange) -> bool:
@@ -156,14 +157,11 @@ class Pipeline:
         assert self._stream is not None
         return self._stream.socket
 
-    @property
-    def buffered(self) -> bool:
-        """True if `receive` would not wait long: bytes of the reply have come in, or none are needed."""
-        entry = self._in_flight[0]
-        if type(entry) is Exchange and len(entry.replies) == len(entry.packed):
-            return True
+    def has_reply(self) -> bool:
+        """Return True if `receive` would not wait long: bytes of the reply are here, or none are needed."""
         assert self._stream is not None
-        return self._stream.ready()
+        ready, entry = self._stream.ready, self._in_flight[0]
+        return ready() or (type(entry) is Exchange and len(entry.replies) == len(entry.packed))
 
     @property
     def silent_for(self) -> float:
@@ -227,7 +225,7 @@ class Pipeline:
 
     def receive_buffered(self, has_time: Callable[[], bool]) -> None:
         """Read further replies that have come in, while ``has_time`` returns True."""
-        while self._in_flight and has_time() and self.buffered:
+        while self._in_flight and has_time() and self.has_reply():
             self.receive()
 
     def send_unawaited(self, exchange: Exchange) -> None:
@@ -349,17 +347,18 @@ class Pipeline:
         left = len(exchange.packed) - len(replies)
         # True already here if the timestamp in front of the commands was refused.
         refused = exchange.trouble is not None or exchange.failure is not None
-        assert self._stream is not None
-        read = self._stream.read if self._has_its_place is None else self._reply
-        while left and not refused:
-            reply = read()
+        stream = self._stream
+        assert stream is not None
+        while left:
             left -= 1
+            reply = stream.read() if self._has_its_place is None else self._reply()
+            if refused:
+                continue
             if isinstance(reply, RedisError):
                 exchange.refuse(as_answer(reply))
-                break
-            replies.append(reply)
-        for _ in range(left):
-            read()
+                refused = True
+            else:
+                replies.append(reply)
 
     def _reply(self) -> Any:
         """Read the next reply, or error, from a server that was not replaced."""

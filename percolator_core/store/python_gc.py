@@ -45,7 +45,7 @@ def is_collecting() -> bool:
 
     The collector may run in another thread at the same time, for example while a finalizer waits there.
     """
-    return bool(collecting) and threading.get_ident() in collecting
+    return threading.get_ident() in collecting
 
 
 _lock = process.Lock()

@@ -23,12 +23,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from hiredis import pack_command
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.packing import BYTES_ONLY, Command, first_key
+from percolator_core.store.packing import Command, first_key
 from percolator_core.store.refusals import as_answer, judge
 
 if TYPE_CHECKING:
@@ -42,6 +41,34 @@ SPARE: Final = 3
 
 _REDIRECTIONS: Final = 3
 """Limit of redirections without a pause in between. Servers that disagree could redirect without end."""
+
+
+_SHORT: Final = 1024
+_LENGTHS: Final = tuple(b"\r\n$%d\r\n" % length for length in range(_SHORT))
+"""The bytes in front of a part that is shorter than `_SHORT`, by its length."""
+
+
+def pack(command: Sequence[bytes | str | int]) -> bytes:
+    """Return the bytes of a command.
+
+    hiredis would take longer, and crash if a signal handler raised while it formats a number.
+    """
+    packed = [b"*%d" % len(command)]
+    for part in command:
+        if type(part) is not bytes:
+            part = b"%d" % part if type(part) is int else _as_bytes(part)  # noqa: PLW2901
+        length = len(part)
+        packed.append(_LENGTHS[length] if length < _SHORT else b"\r\n$%d\r\n" % length)
+        packed.append(part)
+    packed.append(b"\r\n")
+    return b"".join(packed)
+
+
+def _as_bytes(part: bytes | str | int) -> bytes:
+    """Return a part of a command as plain bytes. Raises TypeError for a part of another type."""
+    if isinstance(part, str):
+        return part.encode()
+    return b"%d" % part if isinstance(part, int) else bytes(memoryview(part))
 
 
 class Exchange:
@@ -80,18 +107,9 @@ class Exchange:
         durable: bool = False,
     ) -> None:
         # Packed here, so that a command that cannot be packed fails its caller, not a batch of many callers.
-        # The loop is an inlined copy of `pack`.
         self.packed: list[bytes] = []
-        size = 0
         for command in commands:
-            if type(command) is not bytes:
-                if command[0] not in BYTES_ONLY:
-                    command = tuple([b"%d" % part if type(part) is int else part for part in command])  # noqa: PLW2901
-                command = pack_command(command)  # type: ignore[arg-type]  # noqa: PLW2901
-            self.packed.append(command)
-            size += len(command)
-        self.size = size
-        """The bytes of all commands."""
+            self.packed.append(command if type(command) is bytes else pack(command))
         self.stamp = stamp
         self.slot = slot
         """The slot of a cluster to which the commands go."""
@@ -104,7 +122,7 @@ class Exchange:
         self.caller: Any = None
         """The caller that ``on_done`` notifies."""
         self.replies: list[Any] = []
-        self.awaits: list[Trailer] | None = None
+        self.awaits: Sequence[Trailer] = ()
         """Requests of this attempt, besides its commands, whose replies are still to come."""
         self.failure: PercolatorError | None = None
         """The error to raise if the exchange ended without all replies; another attempt would not help."""
@@ -201,10 +219,11 @@ class Exchange:
 
     def _finish(self) -> None:
         """Notify the caller that this attempt is over."""
-        self.awaits = None
+        self.awaits = ()
         self.under_way = False
-        if self.on_done is not None:
-            self.on_done(self)
+        on_done = self.on_done
+        if on_done is not None:
+            on_done(self)
 
     def result(self) -> list[Any]:
         """Return the replies; raise the error that ended the exchange."""
@@ -265,10 +284,7 @@ class Trailer:
     def __init__(self, exchanges: list[Exchange]) -> None:
         self.exchanges = exchanges
         for exchange in exchanges:
-            if exchange.awaits is None:
-                exchange.awaits = [self]
-            else:
-                exchange.awaits.append(self)
+            exchange.awaits = (*exchange.awaits, self)
 
     def take_in(self, replies: list[Any]) -> None:
         """Store the replies, or the error among them, in the exchanges that still wait."""
@@ -277,19 +293,15 @@ class Trailer:
     def answered(self) -> None:
         """Conclude the exchanges that waited only for this reply."""
         for exchange in self.exchanges:
-            if self.is_awaited_by(exchange):
-                assert exchange.awaits is not None
-                exchange.awaits.remove(self)
+            # After a retry, the exchange waits for another trailer.
+            if self in exchange.awaits:
+                exchange.awaits = [other for other in exchange.awaits if other is not self]
                 if exchange.collected and not exchange.awaits:
                     exchange.conclude()
 
-    def is_awaited_by(self, exchange: Exchange) -> bool:
-        """Return True if the exchange waits for this trailer; after a retry it waits for another trailer."""
-        return exchange.awaits is not None and self in exchange.awaits
-
     def current(self) -> list[Exchange]:
         """Return the exchanges that still wait."""
-        return [exchange for exchange in self.exchanges if self.is_awaited_by(exchange)]
+        return [exchange for exchange in self.exchanges if self in exchange.awaits]
 
 
 class Stamps(Trailer):
@@ -313,7 +325,7 @@ class Stamps(Trailer):
         timestamp = last - len(self.exchanges)
         for exchange in self.exchanges:
             timestamp += 1
-            if self.is_awaited_by(exchange):
+            if self in exchange.awaits:
                 exchange.timestamp, exchange.epoch = timestamp, epoch
 
 

@@ -24,7 +24,7 @@ from percolator_core.store.embedded.server import EmbeddedServer, own_error_firs
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
 from percolator_core.store.hub import Hub, current_hub
 from percolator_core.store.known_faults import warn_once
-from percolator_core.store.packing import Command, pack
+from percolator_core.store.packing import Command
 from percolator_core.store.pipeline import Pipeline
 from percolator_core.store.redaction import redacted
 from percolator_core.store.refusals import LOST
@@ -96,6 +96,8 @@ class Store:
             self._connector.recognise = self.embedded.check_folder
         self.durability.check_against(self._connector.timeout)
         self._topology = discover(address, self._connector.ask, self.url, self.embedded)
+        self.clustered = self._topology.clustered
+        """True if the tablets are on several servers; then a script reaches one tablet only."""
         self._oracle_slot = slot_of(self.keyspace.oracle)
         self._counts_disk = False
         self.scripts = load_scripts(False)
@@ -114,11 +116,6 @@ class Store:
         self._counts_disk = oldest >= _COUNTS_DISK
         self._demand_durability(info)
         self.check_format(self.one((b"GET", self.keyspace.format)))
-
-    @property
-    def clustered(self) -> bool:
-        """True if the tablets are on several servers; then a script reaches one tablet only."""
-        return self._topology.clustered
 
     def call(self, *commands: Command) -> list[Any]:
         """Send the commands together and return their replies in order.
@@ -207,19 +204,21 @@ class Store:
         several tablets have no order among each other; the timestamp is still given out before or after all,
         as ``stamp`` says. Only the process ``owner`` sends the commands, even if it forks in this call.
         """
-        # Only a task has a hub: for all other callers, the test saves a call.
-        hub = current_hub() if isinstance(getcurrent(), Task) else None
-        send: Send = self._converse if hub is None or hub.owner is not self else hub.exchange
-        if owner is not None and send is self._converse:
-            send = partial(self._converse, owner=owner)
-        return self._issue(commands, send, stamp, durable=durable)
+        # This repeats `current_hub` in line, because every operation takes this path.
+        task = getcurrent()
+        hub = task.hub_to_wait_in() if isinstance(task, Task) else None
+        if hub is not None and hub.owner is self:
+            send: Send = hub.exchange
+        else:
+            send = self._converse if owner is None else partial(self._converse, owner=owner)
+        return self._issue(commands, send, stamp, durable)
 
     def _issue(
-        self, commands: Sequence[Command], send: Send, stamp: int = NONE, *, durable: bool = False
+        self, commands: Sequence[Command], send: Send, stamp: int = NONE, durable: bool = False
     ) -> Exchange:
-        if self._topology.clustered:
+        if self.clustered:
             return assemble(commands, stamp, durable=durable, oracle_slot=self._oracle_slot, send=send)
-        exchange = Exchange(commands, stamp, durable=durable)
+        exchange = Exchange(commands, stamp, 0, durable)
         send((exchange,))
         return exchange
 
@@ -240,7 +239,7 @@ class Store:
     def defer(self, *commands: Command) -> None:
         """Send the commands without waiting. They may get lost: then the next reader resolves the locks."""
         hub = current_hub()
-        if self._topology.clustered:
+        if self.clustered:
             exchanges = [
                 Exchange((command,), slot=place_of(command, self._oracle_slot)) for command in commands
             ]
@@ -303,7 +302,7 @@ class Store:
 
     def all_server_info(self) -> list[ServerInfo]:
         """Ask each server that holds data for its INFO; StoreUnavailable if one does not answer."""
-        if not self._topology.clustered:
+        if not self.clustered:
             return [self.server_info()]
         return [read_info(self.ask(endpoint, (b"INFO",))) for endpoint in self.endpoints()]
 
@@ -375,7 +374,7 @@ class Store:
         request = self._timestamp_requests.get(count)
         if request is None:
             call = calls.timestamp(self.keyspace.oracle, self.keyspace.catalog, count)
-            request = self._timestamp_requests[count] = pack(self.command(call))
+            request = self._timestamp_requests[count] = Exchange((self.command(call),)).packed[0]
         return request
 
     def _make_connections(self, home: list[Connections]) -> Connections:

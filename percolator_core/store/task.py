@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import greenlet
 
+from percolator_core.store import python_gc
 from percolator_core.store.request import Exchange
 
 if TYPE_CHECKING:
@@ -34,14 +35,16 @@ class Future(Generic[T]):
 
     def result(self) -> T:
         """Wait for the function, and return its value or raise its exception. Outside tasks, run the hub."""
-        self._hub.wait_for(self)
+        if not self._done:
+            self._hub.wait_for(self)
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
 
     def exception(self) -> BaseException | None:
         """Wait for the function, and return its exception or None."""
-        self._hub.wait_for(self)
+        if not self._done:
+            self._hub.wait_for(self)
         return self._error
 
     def settle(self, value: T | None, error: BaseException | None) -> None:
@@ -68,22 +71,26 @@ class Task(greenlet.greenlet):
     A task is used again, because to make a greenlet takes longer than most functions run.
     """
 
+    # Slots, because the interpreter finds an attribute in the dict of a greenlet only slowly.
+    __slots__ = ("_job", "_pool", "awaiting", "deadline", "hub", "repeats")
+
     hub: Hub
-    awaiting: object = None
+    awaiting: object
     """The ticket for which the task is parked, or about to be parked; None while it runs.
 
     Only this ticket wakes the task. The answer to an interrupted exchange does not wake it. While the
-    ticket is set, a signal handler or finalizer works without the hub (`current_hub`), because it must not
-    park the task for something else.
+    ticket is set, a signal handler or finalizer works without the hub (`hub_to_wait_in`), because it must
+    not park the task for something else.
     """
-    repeats: Exchange | None = None
+    repeats: Exchange | None
     """The exchange that this task sends again; None if the task runs a submitted function."""
-    deadline: Any = None
+    deadline: Any
     """The watchdog's time limit: ``at`` (monotonic seconds), and ``error()``, which makes the exception."""
 
     def __init__(self, hub: Hub, pool: TaskPool) -> None:
         super().__init__(self._work, hub.loop)
         self.hub = hub
+        self.awaiting = self.repeats = self.deadline = None
         self._pool = pool
         self._job: Job | None = None
 
@@ -96,6 +103,14 @@ class Task(greenlet.greenlet):
         self.repeats = self.deadline = None
         if self.gr_context is not None:
             self.gr_context = None  # the next function does not see this one's context variables
+
+    def hub_to_wait_in(self) -> Hub | None:
+        """Return the hub, or None if the code that runs in this task may not park the task.
+
+        None of these may park it: code in a forked child, a signal handler while the task is on its way to be
+        parked, and a finalizer of the collector.
+        """
+        return None if self.awaiting is not None or python_gc.is_collecting() else self.hub
 
     def _work(self, *_: Any) -> None:
         try:

@@ -162,7 +162,8 @@ class CellReads(LateReads):
         timestamp, epoch, found = self._client.store.timestamp_then(*commands)
         if timestamp <= seen:
             oracle.accept(timestamp, seen)  # raises
-        oracle.seen = max(oracle.seen, timestamp)
+        if timestamp > oracle.seen:  # noqa: PLR1730 - `max` takes much longer
+            oracle.seen = timestamp
         if epoch != self._handles.epoch:
             timestamp = self._follow(timestamp, epoch, tuple(cells))
         if self._after is not None and timestamp <= self._after:

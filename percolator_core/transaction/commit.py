@@ -253,9 +253,7 @@ class Commit:
         return calls.commit(tags, oracle, role, self.start_ts, commit_ts, cells)
 
     def _decisively(self, call: Call[D], *, repeated: bool = False) -> tuple[D, bool]:
-        return decisively(
-            self._client, self.start_ts, call, restock=self._restock, owner=self._owner, repeated=repeated
-        )
+        return decisively(self._client, self.start_ts, call, self._restock, self._owner, repeated)
 
     def _check(self, call: Sequence[Mutation], reply: Prewritten) -> int:
         """Raise if a prewrite call was refused; return the commit timestamp if it also committed, else 0."""
@@ -274,12 +272,11 @@ class Commit:
         raise _Refused(call[cell], outcome, lock)
 
 
-def commit_at_once(
+def commit_at_once(  # noqa: PLR0917
     client: Client,
     start_ts: int,
     writes: Mapping[str, TableWrites],
     handles: Mapping[str, TableHandle],
-    *,
     restock: bool,
     owner: int,
 ) -> AtOnce | None:
@@ -294,7 +291,7 @@ def commit_at_once(
     tags: dict[bytes, bytes] = {}
     versions: list[bytes] = []
     cells: list[bytes] = []
-    size = 0
+    size, most = 0, _PARTS * write_set.CELLS_PER_CALL
     for table, rows in writes.items():
         handle = handles[table]
         place = handle.place
@@ -310,8 +307,7 @@ def commit_at_once(
             for column, (kind, value) in columns.items():
                 cells += (position, row, column, NUMBERS[kind], value)
                 size += len(row) + len(column) + len(value)
-            is_large = size > write_set.BYTES_PER_CALL and len(cells) > _PARTS
-            if is_large or len(cells) > _PARTS * write_set.CELLS_PER_CALL:
+            if len(cells) > most or (size > write_set.BYTES_PER_CALL and len(cells) > _PARTS):
                 return None
     if cells[3] == NUMBERS[NOTIFY]:
         # The primary is the first cell that is not a notification.
@@ -321,15 +317,14 @@ def commit_at_once(
         cells = [*cells[at : at + _PARTS], *cells[:at], *cells[at + _PARTS :]]
     oracle = (client.store.keyspace.oracle,)
     call = calls.prewrite([*tags], oracle, "both", start_ts, cells, (), b",".join(versions))
-    reply, repeated = decisively(client, start_ts, call, restock=restock, owner=owner)
+    reply, repeated = decisively(client, start_ts, call, restock, owner)
     return call, reply, repeated
 
 
-def decisively(
+def decisively(  # noqa: PLR0917
     client: Client,
     start_ts: int,
     call: Call[D],
-    *,
     restock: bool,
     owner: int | None,
     repeated: bool = False,
@@ -357,7 +352,8 @@ def decisively(
     if commit_ts := reply[1]:
         if not is_durable:
             raise CommitUndetermined(start_ts)  # a failover may undo the commit
-        oracle.seen = max(oracle.seen, commit_ts)
+        if commit_ts > oracle.seen:  # noqa: PLR1730 - `max` takes much longer
+            oracle.seen = commit_ts
     return reply, is_repeated
 
 

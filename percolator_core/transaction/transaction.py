@@ -251,7 +251,7 @@ class Transaction(Snapshot, TypedWrites):
         client = self._client
         self._round_trips += 1
         owner = self._process
-        at_once = commit_at_once(client, start_ts, self._writes, self._written, restock=restock, owner=owner)
+        at_once = commit_at_once(client, start_ts, self._writes, self._written, restock, owner)
         if at_once is not None and at_once[1][0] == "committed":
             return at_once[1][1]
         mutations = self.mutations()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percolator_core.store.packing import first_key, pack, pack_fields, pack_read, parts
+from percolator_core.store.packing import first_key, pack_fields, pack_read, parts
+from percolator_core.store.request import pack
 
 bytestrings = st.binary(max_size=40)
 

@@ -20,10 +20,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.store.packing import pack
 from percolator_core.store.pipeline import Pipeline, Stream
 from percolator_core.store.refusals import judge
-from percolator_core.store.request import AFTER, BEFORE, SPARE, Exchange
+from percolator_core.store.request import AFTER, BEFORE, SPARE, Exchange, pack
 
 BREAK = RedisConnectionError("broken")
 
@@ -257,7 +256,7 @@ def test_an_interruption_ends_the_connection(position: int, stop: type[BaseExcep
     with pytest.raises(stop):
         pipeline.drain()
     assert not script.open
-    assert pipeline.in_flight == 0
+    assert pipeline.in_flight() == 0
     # Everybody has been told once: that all is well, or that it has to be repeated.
     assert sorted(map(id, told)) == sorted(map(id, exchanges))
     assert any(not exchange.done for exchange in exchanges)
@@ -275,7 +274,7 @@ def test_an_interruption_while_sending_ends_the_connection() -> None:
     with pytest.raises(KeyboardInterrupt):
         pipeline.send([other])
     assert not script.open
-    assert pipeline.in_flight == 0
+    assert pipeline.in_flight() == 0
     assert other.trouble is not None
 
 
@@ -345,7 +344,7 @@ def test_an_error_among_replies_leaves_those_behind_it_to_their_callers(echo: st
 
 
 def test_a_signal_while_a_command_is_packed() -> None:
-    """hiredis runs handlers while it turns numbers into text, and does not look whether one has raised."""
+    """hiredis would run handlers while it turns numbers into text, and would not notice if one has raised."""
     storm = (
         "import signal, time\n"
         "from percolator_core.store.request import Exchange\n"

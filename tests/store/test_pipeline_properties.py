@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from redis.exceptions import AskError, BusyLoadingError, ClusterDownError, NoScriptError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from percolator_core.store.packing import pack
 from percolator_core.store.pipeline import Pipeline
-from percolator_core.store.request import AFTER, BEFORE, NONE, Exchange
+from percolator_core.store.request import AFTER, BEFORE, NONE, Exchange, pack
 
 REFUSALS = [
     NoScriptError("NOSCRIPT"),
