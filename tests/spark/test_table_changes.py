@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from percolator_core import Database, SnapshotTooOld, connect
@@ -26,6 +27,7 @@ from tests.spark.tables import DEFINITION, Document, Tables
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @pytest.fixture
@@ -220,6 +222,15 @@ def test_a_batch_of_changes(session: SparkSession, tables: Tables) -> None:
     assert (rows["b"].size, rows["b"]._deleted) == (None, True)
 
 
+def ended(query: StreamingQuery) -> StreamingQueryException | None:
+    """Wait for the end of the query, and return its failure."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        return error
+    return None
+
+
 @pytest.mark.spark
 def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_path: Path) -> None:
     """Two runs of one query, stopped in between: every change once, in the end the same rows."""
@@ -234,16 +245,21 @@ def test_a_stream_into_another_table(session: SparkSession, tables: Tables, tmp_
                 .options(**tables.options, since="0", partitions="1")
                 .load()
             )
-            query = (
+            writer = (
                 stream.where("not _deleted")
                 .drop("_commit_timestamp", "_deleted")
                 .writeStream.format("percolator")
                 .options(**sink, checkpointLocation=str(tmp_path / "checkpoint"))
                 .outputMode("append")
                 .trigger(availableNow=True)
-                .start()
             )
-            query.awaitTermination()
+            query = writer.start()
+            # Spark waits ten seconds for its Python processes to start. On a busy machine this is too short,
+            # and the query has to be started again. It continues from its checkpoint.
+            while (failure := ended(query)) is not None and "failed to connect back" in str(failure):
+                query = writer.start()
+            if failure is not None:
+                raise failure
             counts.append(sum(progress.numInputRows for progress in query.recentProgress))
 
         tables.insert(*(Document(url=f"u{number}", size=1) for number in range(10)))

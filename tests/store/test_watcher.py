@@ -154,10 +154,11 @@ def test_who_joins_or_leaves_just_now_keeps_it(state: Path, binary: Binary) -> N
     user = User(state)
     user.join()
     user.kill()
+    until(lambda: is_unused(state))  # the server has noticed the end of the user's connection
     with closing(Lock(state / MUTEX)) as mutex:
         assert mutex.take(fcntl.LOCK_EX)
         assert not is_unused(state, end=True)
-    until(lambda: is_unused(state))
+    assert is_unused(state)
     assert lives(state)
     EmbeddedServer.join(state).leave()
 
