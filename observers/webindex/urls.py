@@ -18,9 +18,9 @@ MAX_URL: Final = 2048
 _PARTS: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _PLAIN_REFERENCE: Final = re.compile(
-    r"((?:\.\./)*)([A-Za-z0-9_~-][A-Za-z0-9_~.-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_~.-]*)*)"
+    r"((?:\.\./){0,16})([A-Za-z0-9_~-][A-Za-z0-9_~.-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_~.-]*)*)"
 )
-"""The form of most links: only the page's folder, or one above it, has to be put in front of the rest."""
+"""The form of most links: the page's folder, or a folder above it, has only to be put in front of the rest."""
 
 _HOST: Final = re.compile(r"[a-z0-9_.~!$&'()*+,;=-]*|\[[0-9a-f:.]+\]")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})|%|[^!$&'()*+,;=:@/?A-Za-z0-9._~-]")

@@ -135,8 +135,9 @@ class Hub:
             try:
                 task.awaiting = future
                 future._waiters.append(task)  # noqa: SLF001 - the two make one mechanism
-                self._tasks.fill()
-                self.loop.switch()
+                if not future.done():  # a signal handler may have waited in this task before
+                    self._tasks.fill()
+                    self.loop.switch()
             finally:
                 task.awaiting = None
                 self._tasks.blocked -= 1
@@ -302,7 +303,7 @@ class Hub:
 
     def _run_ready(self) -> bool:
         ran = bool(self._ready or self._calls)
-        while self._calls:
+        for _ in range(len(self._calls)):  # a call may add itself again, until a parked task goes on
             try:
                 self._calls[0]()
             finally:

@@ -49,10 +49,12 @@ _LENGTHS: Final = tuple(b"\r\n$%d\r\n" % length for length in range(_SHORT))
 
 
 def pack(command: Sequence[bytes | str | int]) -> bytes:
-    """Return the bytes of a command.
+    """Return the bytes of a command. Raises ValueError for no parts, TypeError for a part of another type.
 
     hiredis would take longer, and crash if a signal handler raised while it formats a number.
     """
+    if not command:
+        raise ValueError("a command needs at least one part")  # the server would not reply to it
     packed = [b"*%d" % len(command)]
     for part in command:
         if type(part) is not bytes:
@@ -64,11 +66,17 @@ def pack(command: Sequence[bytes | str | int]) -> bytes:
     return b"".join(packed)
 
 
-def _as_bytes(part: bytes | str | int) -> bytes:
+def _as_bytes(part: object) -> bytes:
     """Return a part of a command as plain bytes. Raises TypeError for a part of another type."""
     if isinstance(part, str):
         return part.encode()
-    return b"%d" % part if isinstance(part, int) else bytes(memoryview(part))
+    if isinstance(part, int):
+        return b"%d" % part
+    if isinstance(part, float):
+        return repr(float(part)).encode()
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(memoryview(part))
+    raise TypeError(f"a part of a command is bytes, text or a number, not {type(part).__name__}")
 
 
 class Exchange:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,21 @@ def test_a_packed_command_has_the_same_parts(command: list[bytes | int | str]) -
     assert parts(command) is command
     expected = [part if isinstance(part, bytes) else str(part).encode() for part in command]
     assert parts(pack(command)) == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 1023, 1024, 1025, 100_000])
+def test_parts_of_any_length(length: int) -> None:
+    assert parts(pack((b"GET", b"x" * length))) == [b"GET", b"x" * length]
+
+
+def test_other_types_of_parts() -> None:
+    odd = (bytearray(b"a"), memoryview(b"bcd")[::2], True, 1.5, np.float64(0.25))
+    assert parts(pack(odd)) == [b"a", b"bd", b"1", b"1.5", b"0.25"]  # type: ignore[arg-type]
+    for part in (None, np.int64(7), np.zeros(2), object()):
+        with pytest.raises(TypeError, match=f"not {type(part).__name__}"):
+            pack((b"SET", part))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one part"):
+        pack(())
 
 
 def test_the_key_that_tells_the_place() -> None:

@@ -314,6 +314,28 @@ def test_a_handler_while_a_task_is_on_its_way_to_the_hub(db: Database) -> None:
     assert nested.calls > 200
 
 
+def test_a_handler_while_a_task_submits_and_waits_for_another_function(db: Database) -> None:
+    """The other function may end while the handler waits in the task, before the task is parked for it."""
+    fill(db)
+    nested = Nested(db)
+
+    def attempt(line: int) -> Interruption:
+        with (
+            db.concurrency(4) as executor,
+            Interruption(nested, line, (*HUB, "store/task.py")) as interruption,
+        ):
+
+            def outer() -> str:
+                return executor.submit(str, "inner").result()
+
+            futures = [executor.submit(outer), executor.submit(str, "other")]
+            assert [future.result() for future in futures] == ["inner", "other"]
+        return interruption
+
+    assert at_every_line(attempt) > 50
+    assert nested.calls > 50
+
+
 def test_a_handler_uses_the_executor_that_it_interrupts(db: Database) -> None:
     """What it submits runs; to wait for it is refused where the executor could not go on meanwhile."""
     fill(db)

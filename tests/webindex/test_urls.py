@@ -162,7 +162,7 @@ def test_a_resolved_reference_is_normal(base: str, reference: str) -> None:
 
 @given(
     st.sampled_from(["doc://corpus/x/y.html", "doc://corpus", "http://h/a//b/../c/d?e/f", "no address"]),
-    st.integers(0, 4),
+    st.integers(0, 20),
     st.text(alphabet="abc/._-~09", min_size=1, max_size=20),
 )
 def test_the_short_cut_for_plain_references_changes_nothing(base: str, up: int, reference: str) -> None:
