@@ -20,7 +20,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _PLAIN_REFERENCE: Final = re.compile(
     r"((?:\.\./){0,16})([A-Za-z0-9_~-][A-Za-z0-9_~.-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_~.-]*)*)"
 )
-"""The form of most links: the page's folder, or a folder above it, has only to be put in front of the rest."""
+"""The form of most links: the page's folder, or a folder above it, is put in front of the rest."""
 
 _HOST: Final = re.compile(r"[a-z0-9_.~!$&'()*+,;=-]*|\[[0-9a-f:.]+\]")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})|%|[^!$&'()*+,;=:@/?A-Za-z0-9._~-]")

@@ -329,7 +329,11 @@ def test_a_handler_while_a_task_submits_and_waits_for_another_function(db: Datab
                 return executor.submit(str, "inner").result()
 
             futures = [executor.submit(outer), executor.submit(str, "other")]
-            assert [future.result() for future in futures] == ["inner", "other"]
+            try:
+                found: object = [future.result() for future in futures]
+            except RuntimeError as error:  # every function waits for another one
+                found = error
+            assert found == ["inner", "other"]
         return interruption
 
     assert at_every_line(attempt) > 50
