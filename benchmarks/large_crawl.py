@@ -39,7 +39,16 @@ MEGABYTE: Final = 1 << 20
 FULL: Final = 1 / 2
 PROCESSES: Final = 2
 PARAGRAPHS: Final = 2000
-TABLES: Final = {"documents": 16, "pages": 16, "serving": 16, "links": 32, "pointers": 32, "clusters": 32}
+TABLES: Final = {
+    "documents": 32,
+    "pages": 10,
+    "contents": 32,
+    "links": 16,
+    "pointers": 64,
+    "clusters": 32,
+    "serving": 16,
+    "serving_texts": 32,
+}
 """Each table and its n: if a table takes more than 1/n of the memory, its oldest rows move to its base."""
 
 
@@ -142,7 +151,7 @@ def _maintain(url: str, tables: tuple[str, ...], stop: Event) -> None:
     with connect(url, namespace=NAMESPACE) as db:
         while not stop.wait(1):
             try:
-                db.collect_garbage(timedelta(seconds=30))
+                db.collect_garbage(timedelta(seconds=5))
                 for table in tables:
                     db.flush(table)
             except PercolatorError as error:  # the next round tries again

@@ -42,7 +42,7 @@ class Pointer(Value):
 
 
 class Content(Value):
-    """``pages.content``: the page's title and visible text."""
+    """``contents.content``: the page's title and visible text."""
 
     title: Text = ""
     text: Text = ""
@@ -86,7 +86,7 @@ class Standing(Value):
 
 
 class Entry(Value):
-    """``serving.entry``: the cluster's entry in the serving index, without the text (``serving.text``).
+    """``serving.entry``: the cluster's entry in the serving index, without the text (``serving_texts.text``).
 
     ``fingerprint`` belongs to the shown page, so that a new text always changes the entry. ``rank`` is the
     sum over the members with content. ``duplicates`` are other members, the first ones in the order of their

@@ -42,8 +42,17 @@ if TYPE_CHECKING:
 Table = dict[bytes, dict[str, bytes]]
 Inlinks = dict[bytes, dict[bytes, tuple[str, ...]]]
 
-TABLES: Final = ("documents", "pages", "links", "pointers", "clusters", "serving")
-PAGE_COLUMNS: Final = frozenset({"parsed", "pointer", "content", "outlinks", "rank", "anchors", "cluster"})
+TABLES: Final = (
+    "documents",
+    "pages",
+    "contents",
+    "links",
+    "pointers",
+    "clusters",
+    "serving",
+    "serving_texts",
+)
+PAGE_COLUMNS: Final = frozenset({"parsed", "pointer", "outlinks", "rank", "anchors", "cluster"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ def check(snapshot: Snapshot, index: ServingIndex | None = None) -> list[Violati
     stored = {table: dict(snapshot.scan(table)) for table in TABLES}
     pages = parse_documents(stored["documents"])
     found = list(_pages(pages, stored["pages"]))
+    contents = {url: {"content": page.content.encode()} for url, page in pages.items()}
+    found += _compare("contents", stored["contents"], contents)
     inlinks = _inverted(pages)
     found += _compare("links", stored["links"], _links(pages))
     found += _compare("pointers", stored["pointers"], _pointers(pages))
@@ -78,7 +89,9 @@ def check(snapshot: Snapshot, index: ServingIndex | None = None) -> list[Violati
     found += damaged
     found += _ranks(pages, inlinks, standings)
     serving = _serving(pages, keys, anchors, {url: standing.rank for url, standing in standings.items()})
-    found += _compare("serving", stored["serving"], serving)
+    for table, column in (("serving", "entry"), ("serving_texts", "text")):
+        cells_of_key = {key: {column: cells[column]} for key, cells in serving.items()}
+        found += _compare(table, stored[table], cells_of_key)
     if index is not None:
         found += _postings(serving, index)
     return found
@@ -110,7 +123,7 @@ def _pages(pages: dict[bytes, Page], stored: Table) -> Iterator[Violation]:
             yield Violation("page", f"pages {row_name(url)}", f"missing {sorted(missing)}")
         if surplus := cells.keys() - PAGE_COLUMNS:
             yield Violation("orphan", f"pages {row_name(url)}", f"unknown {sorted(surplus)}")
-    for column, invariant in (("pointer", "fingerprint"), ("content", "page"), ("outlinks", "page")):
+    for column, invariant in (("pointer", "fingerprint"), ("outlinks", "page")):
         expected = {url: getattr(page, column).encode() for url, page in pages.items()}
         yield from _compare_column(invariant, column, stored, expected)
 

@@ -31,7 +31,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     url = cell.row
     if not is_page(url):
         return
-    old = t.get_row("pages", url, ["parsed", "pointer", "content", "outlinks", "rank"])
+    old = t.get_row("pages", url, ["parsed", "pointer", "outlinks", "rank"])
     if int(old.get("parsed", b"0")) >= cell.timestamp:
         return
     document = t.get_row("documents", url, ["contents", "content_type", "redirect"])
@@ -43,7 +43,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     _write_links(t, url, old, page)
     _write_pointer(t, url, old, page)
     content = page.content.encode() if page is not None else None
-    _write(t, url, "content", old.get("content"), content)
+    _write(t, ("contents", url, "content"), t.get("contents", url, "content"), content)
 
 
 def _parse(url: bytes, document: dict[str, bytes]) -> Page | None:
@@ -71,7 +71,7 @@ def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page
     for target, anchors in after.items():
         if before.get(target) != anchors:
             t.set("links", pair(target.encode(), url), "anchors", Anchors(anchors).encode())
-    _write(t, url, "outlinks", old.get("outlinks"), outlinks)
+    _write(t, ("pages", url, "outlinks"), old.get("outlinks"), outlinks)
 
     # A new number of targets changes the share of each; the observer ``announce`` then notifies all targets.
     # A concurrent run of ``rank`` with the old number of targets writes the same cell, so one of the two
@@ -104,13 +104,15 @@ def _write_pointer(t: ObserverTransaction, url: bytes, old: dict[str, bytes], pa
             t.delete("pointers", pair(before.encode(), url), "source")
         if after is not None:
             t.set("pointers", pair(after.encode(), url), "source", b"")
-    _write(t, url, "pointer", old.get("pointer"), pointer)
+    _write(t, ("pages", url, "pointer"), old.get("pointer"), pointer)
 
 
-def _write(t: ObserverTransaction, url: bytes, column: str, old: bytes | None, new: bytes | None) -> None:
+def _write(
+    t: ObserverTransaction, cell: tuple[str, bytes, str], old: bytes | None, new: bytes | None
+) -> None:
     if new == old:
         return
     if new is None:
-        t.delete("pages", url, column)
+        t.delete(*cell)
     else:
-        t.set("pages", url, column, new)
+        t.set(*cell, new)

@@ -26,7 +26,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     posting = _posting(cell.row, Entry.decode(value))
     if open_index().refresh(posting, t.start_timestamp):
         return
-    text = t.get("serving", cell.row, "text") or b""
+    text = t.get("serving_texts", cell.row, "text") or b""
     open_index().put(replace(posting, text=text.decode()), t.start_timestamp)
 
 
@@ -37,11 +37,13 @@ def rebuild(snapshot: Snapshot, index: ServingIndex) -> int:
     """
     index.clear()
     count = 0
-    for key, cells in snapshot.scan("serving", columns=["entry", "text"]):
-        if "entry" in cells:
-            posting = _posting(key, Entry.decode(cells["entry"]))
-            index.put(replace(posting, text=cells["text"].decode()), snapshot.start_timestamp)
-            count += 1
+    entries = snapshot.scan("serving", columns=["entry"])
+    texts = snapshot.scan("serving_texts", columns=["text"])
+    # Entry and text of a key are written in one transaction, and scans are in the order of the keys.
+    for (key, entry), (_, text) in zip(entries, texts, strict=True):
+        posting = _posting(key, Entry.decode(entry["entry"]))
+        index.put(replace(posting, text=text["text"].decode()), snapshot.start_timestamp)
+        count += 1
     return count
 
 

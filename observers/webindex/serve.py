@@ -29,7 +29,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     if not indexable:
         if old is not None:
             t.delete("serving", key, "entry")
-            t.delete("serving", key, "text")
+            t.delete("serving_texts", key, "text")
         return
     shown = min(indexable, key=lambda member: preference(member.url, member.rank))
     fingerprint = shown.pointer.fingerprint
@@ -39,11 +39,11 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
         # The entry already has this content, so the title and the stored text stay the same.
         title = before.title
     else:
-        value = t.get("pages", shown.url, "content")
+        value = t.get("contents", shown.url, "content")
         assert value is not None, "written together with the pointer"
         content = Content.decode(value)
         title = content.title
-        t.set("serving", key, "text", content.text.encode())
+        t.set("serving_texts", key, "text", content.text.encode())
     entry = Entry(
         url=shown.url,
         title=title,

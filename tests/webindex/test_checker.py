@@ -41,7 +41,7 @@ def wrong_fingerprint(t: Transaction) -> None:
 
 
 def wrong_text(t: Transaction) -> None:
-    t.set("pages", A, "content", b'{"title":"same","text":"other"}')
+    t.set("contents", A, "content", b'{"title":"same","text":"other"}')
 
 
 def lost_page(t: Transaction) -> None:
@@ -124,7 +124,7 @@ def orphan_entry(t: Transaction) -> None:
     ("damage", "invariant"),
     [
         (wrong_fingerprint, "fingerprint"),
-        (wrong_text, "page"),
+        (wrong_text, "contents"),
         (lost_page, "page"),
         (orphan_page, "orphan"),
         (lost_document, "orphan"),

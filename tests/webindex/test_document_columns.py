@@ -32,7 +32,7 @@ def pointer(web: WebIndex, url: str) -> Pointer:
 
 
 def title(web: WebIndex, url: str) -> str:
-    value = web.db.snapshot().get("pages", url, "content")
+    value = web.db.snapshot().get("contents", url, "content")
     assert value is not None
     return Content.decode(value).title
 
