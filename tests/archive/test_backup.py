@@ -324,7 +324,9 @@ def is_continued(restored: Database, before: tuple[dict[bytes, bytes], dict[byte
         # If a text was written and deleted since the last run, that change is not visible here.
         assert more == (seen != text) or (more == 1 and text is None), row
         assert after[row].get("seen") == texts.get(row)
-    assert int(after[b"total"]["sum"]) == sum(int(one["runs"]) for one in after.values() if "runs" in one)
+    # A backup that was made before the first write has no rows, and then there is no total.
+    counted = int(after.get(b"total", {}).get("sum", b"0"))
+    assert counted == sum(int(one["runs"]) for one in after.values() if "runs" in one)
 
 
 def test_a_restored_chain_runs_nothing_twice_and_nothing_too_little(
