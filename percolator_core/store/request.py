@@ -130,7 +130,7 @@ class Exchange:
         self.caller: Any = None
         """The caller that ``on_done`` notifies."""
         self.replies: list[Any] = []
-        self.awaits: Sequence[Trailer] = ()
+        self.awaits: tuple[Trailer, ...] = ()
         """Requests of this attempt, besides its commands, whose replies are still to come."""
         self.failure: PercolatorError | None = None
         """The error to raise if the exchange ended without all replies; another attempt would not help."""
@@ -303,7 +303,7 @@ class Trailer:
         for exchange in self.exchanges:
             # After a retry, the exchange waits for another trailer.
             if self in exchange.awaits:
-                exchange.awaits = [other for other in exchange.awaits if other is not self]
+                exchange.awaits = tuple([other for other in exchange.awaits if other is not self])
                 if exchange.collected and not exchange.awaits:
                     exchange.conclude()
 

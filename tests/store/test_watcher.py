@@ -158,7 +158,7 @@ def test_who_joins_or_leaves_just_now_keeps_it(state: Path, binary: Binary) -> N
     with closing(Lock(state / MUTEX)) as mutex:
         assert mutex.take(fcntl.LOCK_EX)
         assert not is_unused(state, end=True)
-    assert is_unused(state)
+    until(lambda: is_unused(state))
     assert lives(state)
     EmbeddedServer.join(state).leave()
 
