@@ -51,6 +51,12 @@ TABLES: Final = {
 }
 """Each table and its n: if a table takes more than 1/n of the memory, its oldest rows move to its base."""
 
+TEXTS: Final = ("documents", "contents", "serving_texts")
+"""The tables of the long texts. Their rows are written once, so they move to the base soon."""
+
+COLD_AFTER: Final = timedelta(seconds=3)
+"""Rows of `TEXTS` that were not changed for this time move to the base."""
+
 
 def main() -> int:
     """Index twice, and print the figures."""
@@ -83,7 +89,9 @@ def _index(pages: int, size: int, memory: int | None, limit: float) -> float:
         if memory is not None:
             here.raw.config_set("maxmemory", memory * MEGABYTE)
             for table, part in TABLES.items():
-                here.db.set_base(table, f"file://{folder}/base", memory=memory * MEGABYTE // part)
+                cold = COLD_AFTER if table in TEXTS else None
+                limit_of_table = memory * MEGABYTE // part
+                here.db.set_base(table, f"file://{folder}/base", cold_after=cold, memory=limit_of_table)
         with workers_of(here, application.chain, PROCESSES) as workers, _maintained(here, memory, stop):
             begun = time.monotonic()
             most = 0

@@ -1,13 +1,9 @@
 """Millions of waiting notifications: their cost for the server, for a claim, and for the memory of a worker.
 
-The notifications are weak, in a table of 16 tablets whose rows have no other cells. The script that sets
-them is the one for transactions that only notify, but a call sets thousands instead of a few. This, and a
-server without a log, are the two shortcuts of the suite. Claims are timed while no worker runs. Then one
-worker process runs for some seconds; each run of its observer is a transaction that writes a cell. The
-worker's memory is the resident memory of the process (RSS), sampled all the time. The growth is relative to
-the memory after a few thousand notifications.
-
-The suite does everything with a hundredth of the notifications first, and then with all.
+The script that sets the notifications is the one for transactions that only notify, but a call sets thousands
+instead of a few. This, and a server without a log, are the two shortcuts of the suite. The worker's memory is
+the resident memory of the process (RSS); its growth is relative to the memory after a few thousand
+notifications.
 """
 
 from __future__ import annotations

@@ -29,17 +29,12 @@ from percolator_bench import progress
 from percolator_bench.base_scans import Scans
 from percolator_bench.commits import COMMITTED, commits
 from percolator_bench.contestants import GETS
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import NAMESPACE, Place
+from percolator_bench.servers import NAMESPACE, Place, for_each
 from percolator_bench.spark import SparkSession, with_spark
-from percolator_bench.tables import (
-    Reading,
-    rows_made,
-    timed,
-    write_parquet,
-)
+from percolator_bench.tables import Reading, rows_made, timed, write_parquet
 from percolator_core.base.location import Location
 from percolator_core.errors import PercolatorError
 from percolator_core.maintenance.bases import BaseMaintainer
@@ -50,6 +45,7 @@ from percolator_core.transaction.transaction import Transaction
 
 _SUITE: Final = "base"
 _TABLE: Final = "readings"
+_figure = partial(median_figure, _SUITE, "Spark")
 _CHANGED: Final = 100
 """One row in this many is updated after the flush."""
 
@@ -129,9 +125,6 @@ class _Bench:
     folder: Path
     rows: int
 
-    def figure(self, name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
-        return median_figure(_SUITE, "Spark", name, unit, samples=samples, target=target)
-
     @property
     def parquet(self) -> str:
         return str(self.folder / "readings.parquet")
@@ -167,16 +160,16 @@ class _Bench:
         if figures is None or figures.rows_in_base != self.rows:
             raise PercolatorError(f"not all of the {self.rows} rows were moved into the base: {figures}")
         held = self.here.db.store.server_info().used_memory - empty
-        yield self.figure(
+        yield _figure(
             "rows flushed, 10 columns", "/s", [moved.rows / moved.seconds], Target("at least", 50_000)
         )
-        yield self.figure(
+        yield _figure(
             "store's memory for a cold row", "bytes", [max(0, held) / self.rows], Target("at most", 4)
         )
-        yield self.figure("files of the base for a row", "bytes", [figures.bytes / self.rows])
+        yield _figure("files of the base for a row", "bytes", [figures.bytes / self.rows])
         for what, percentile in zip(("", f", share {_SHARE}"), percentiles, strict=True):
             name = f"99th percentile of commits beside a flush ÷ alone{what}"
-            yield self.figure(name, "ratio", [percentile / alone], Target("at most", 2))
+            yield _figure(name, "ratio", [percentile / alone], Target("at most", 2))
 
     def _end_leases(self) -> None:
         """End the leases of Spark, which would hold a flush back for some minutes."""
@@ -185,7 +178,7 @@ class _Bench:
     @property
     def scans(self) -> Scans:
         table = partial(read_table, self.spark, self.here.url, _TABLE, namespace=NAMESPACE)
-        return Scans(partial(self.spark.read.parquet, self.parquet), table, self.rows, self.figure)
+        return Scans(partial(self.spark.read.parquet, self.parquet), table, self.rows, _figure)
 
     def arrow(self, rounds: int) -> Iterator[Figure]:
         """Measure a read of all rows and columns as one Arrow table."""
@@ -195,7 +188,7 @@ class _Bench:
             began = time.perf_counter()
             found = self.here.db.snapshot().to_arrow(_TABLE)
             rates.append(len(found) / (time.perf_counter() - began))
-        yield self.figure("to_arrow of cold rows, 10 columns", "/s", rates, Target("at least", 1_500_000))
+        yield _figure("to_arrow of cold rows, 10 columns", "/s", rates, Target("at least", 1_500_000))
 
     def points(self, rounds: int) -> Iterator[Figure]:
         """Measure reads of single cells and rows by their keys, cold ones and hot ones."""
@@ -209,7 +202,7 @@ class _Bench:
             seconds = [
                 timed(partial(read, _TABLE, [chance.randrange(self.rows)])) for _ in range(_ONE_BY_ONE)
             ]
-            yield self.figure(name, "ms", [1e3 * median(seconds)], bound)
+            yield _figure(name, "ms", [1e3 * median(seconds)], bound)
         for name, within, least in (("random", self.rows, 5000), ("near each other", near, 50_000)):
             yield from self._points(f"get of cells, {name}", self._gets, GETS, within, rounds, least)
             yield from self._points(f"get of cells, {name}, a snapshot each", self._gets, 1, within, rounds)
@@ -228,7 +221,7 @@ class _Bench:
                 some = [wanted[first : first + size] for first in range(0, count, size)]
                 rates[heat].append(size * self._in_flight(partial(read, table), some))
         for heat, bound in (("cold", Target("at least", least)), ("hot", None)):
-            yield self.figure(f"{heat}: {name}, {_WIDTH} in flight", "/s", rates[heat], bound)
+            yield _figure(f"{heat}: {name}, {_WIDTH} in flight", "/s", rates[heat], bound)
 
     def _load_hot(self) -> None:
         db = self.here.db
@@ -240,9 +233,7 @@ class _Bench:
                 for row in rows.slice(first, 500).to_pylist():
                     t.upsert("hot_readings", **row)
 
-        with db.concurrency(8) as executor:
-            for _ in executor.map(load, range(0, _HOT, 500)):
-                pass
+        for_each(db, 8, load, range(0, _HOT, 500))
 
     def _gets(self, table: str, rows: Sequence[int]) -> None:
         snapshot = self.here.db.snapshot()
@@ -276,7 +267,7 @@ class _Bench:
             for _ in range(_ABSENT):
                 if db.snapshot().find(Sparse, id=2 * chance.randrange(_HOT) + 1) is not None:
                     raise PercolatorError("a row was found that was never written")
-        yield self.figure(
+        yield _figure(
             "file reads for a get of an absent row",
             "ratio",
             [reads.call_count / _ABSENT],
@@ -292,11 +283,10 @@ class _Bench:
             for row in range(first, min(first + 100 * _CHANGED, self.rows), _CHANGED):
                 t.update(_TABLE, id=row, count=offset + 1)
 
-        with db.concurrency(8) as executor:
-            for _ in executor.map(
-                lambda first: db.run(partial(change, first=first)), range(offset, self.rows, 100 * _CHANGED)
-            ):
-                pass
+        def some(first: int) -> None:
+            db.run(partial(change, first=first))
+
+        for_each(db, 8, some, range(offset, self.rows, 100 * _CHANGED))
 
     def upkeep(self, rounds: int) -> Iterator[Figure]:
         """Ten times, update one row in a hundred, and flush with a tenth of the store's time."""
@@ -316,13 +306,13 @@ class _Bench:
         found = db.base(_TABLE)
         assert found is not None
         changed = 10 * self.rows / _CHANGED * found.bytes / found.rows_in_base
-        yield self.figure(
+        yield _figure(
             "scan after updates of 10 times 1 % ÷ before",
             "ratio",
             [median(after) / median(before)],
             Target("at least", 0.7),
         )
-        yield self.figure("bytes written ÷ bytes of the updated rows", "ratio", [written / changed])
+        yield _figure("bytes written ÷ bytes of the updated rows", "ratio", [written / changed])
 
     def hot(self, rounds: int) -> Iterator[Figure]:
         """Measure reads and commits of hot rows, in a table with a base and in one without."""
@@ -356,6 +346,6 @@ class _Bench:
                 }
                 if number:
                     ratios.append(rates["hot_with_base"] / rates["hot"])
-            yield self.figure(
+            yield _figure(
                 f"{name} of a hot row, with a base ÷ without", "ratio", ratios, Target("at least", least)
             )

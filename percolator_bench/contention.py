@@ -1,17 +1,11 @@
 """Many transactions change one row: throughput and aborts, by the share of transactions on the hot row.
 
-Each transaction adds 1 to the amount of a row: with the given probability the hot row, else one of many cold
-rows. There are three methods:
+With *weak notifications* each transaction writes a row of its own, and a run of an observer adds all these
+rows up. With the *combine queue* an observer adds the items of the queue to the amount.
 
-- *read and write*: the transaction reads the amount and writes it back, and runs again after a conflict;
-- *weak notifications*: the transaction writes a row of its own and notifies; each run of an observer adds all
-these rows up;
-- *combine queue*: the transaction adds an item to a `CombineQueue`; an observer adds the items to the amount.
-
-64 transactions are in flight under one hub, and the observers run in a worker process. The measured time ends
-when all amounts are right, which is checked. The share of aborted attempts is that of the writers; repeated
-runs of observers only add to the time. Each point and round has half as many transactions as
-``operations`` says.
+The observers run in a worker process. The measured time ends when all amounts are right, which is checked.
+The share of aborted attempts is that of the writers; repeated runs of observers only add to the time. Each
+point and round has half as many transactions as ``operations`` says.
 """
 
 from __future__ import annotations
@@ -20,12 +14,13 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Unit, median_figure
+from percolator_bench.figure import Figure, median_figure
 from percolator_bench.scale import Scale
-from percolator_bench.servers import place
+from percolator_bench.servers import for_each, place
 from percolator_bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
@@ -122,17 +117,14 @@ def measure(scale: Scale) -> Iterator[Figure]:
 def _figures(where: str, race: Race) -> Iterator[Figure]:
     for way in WAYS:
         for share in SHARES:
+            figure = partial(median_figure, "contention", where, axis="hot share", at=share)
             rates, aborted = race.rates[way.name, share], race.aborted[way.name, share]
-            yield _figure(where, way.name, "/s", rates, share)
-            yield _figure(where, f"{way.name}, aborted attempts", "share", aborted, share)
+            yield figure(way.name, "/s", rates)
+            yield figure(f"{way.name}, aborted attempts", "share", aborted)
             if way is not _PLAIN:
                 plain = race.rates[_PLAIN.name, share]
                 gain = [a / b for a, b in zip(rates, plain, strict=True)]
-                yield _figure(where, f"{way.name} ÷ {_PLAIN.name}", "ratio", gain, share)
-
-
-def _figure(where: str, name: str, unit: Unit, samples: list[float], share: float) -> Figure:
-    return median_figure("contention", where, name, unit, samples=samples, axis="hot share", at=share)
+                yield figure(f"{way.name} ÷ {_PLAIN.name}", "ratio", gain)
 
 
 class Race:
@@ -175,9 +167,7 @@ class Race:
             self._db.run(change, _ATTEMPTS)
 
         started = time.perf_counter()
-        with self._db.concurrency(WIDTH) as executor:
-            for _ in executor.map(one, range(count)):
-                pass
+        for_each(self._db, WIDTH, one, range(count))
         self._workers.wait_until_idle(_LIMIT, _LOOK)
         seconds = time.perf_counter() - started
         self._check(way, prefix, count, hot)

@@ -11,14 +11,13 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import redis
 
 from percolator_bench.peers.postgres import PostgresServer
-from percolator_bench.peers.raw import RawRedis
+from percolator_bench.peers.redis_py import RawRedis, WatchedRedis
 from percolator_bench.peers.rows import COLUMN, SCANNED, VALUE, Rows
 from percolator_bench.peers.sql import SqlRows, set_synchronous
 from percolator_bench.peers.threads import Threads
-from percolator_bench.peers.watch import WatchedRedis
 from percolator_bench.rounds import Contestant
 from percolator_bench.scale import Scale
-from percolator_bench.servers import Place
+from percolator_bench.servers import Place, for_each
 from percolator_core.database import Database
 from percolator_core.transaction.transaction import Transaction
 
@@ -168,23 +167,13 @@ class Ours:
     # Ways to run operations.
 
     def _under_hub(self, one: Callable[[int], None], width: int) -> Callable[[int, int], None]:
-        def run(first: int, count: int) -> None:
-            with self._db.concurrency(width) as executor:
-                for _ in executor.map(one, range(first, first + count)):
-                    pass
-
-        return run
+        return lambda first, count: for_each(self._db, width, one, range(first, first + count))
 
     def _bunches_under_hub(self, some: Callable[[int, int], None], width: int) -> Callable[[int, int], None]:
         def bunch(bounds: Any) -> None:
             some(*bounds)
 
-        def run(first: int, count: int) -> None:
-            with self._db.concurrency(width) as executor:
-                for _ in executor.map(bunch, _bunches(first, count, GETS)):
-                    pass
-
-        return run
+        return lambda first, count: for_each(self._db, width, bunch, _bunches(first, count, GETS))
 
 
 # The peers.

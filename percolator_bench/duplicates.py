@@ -1,22 +1,14 @@
 """Wasted work: several worker processes share one chain, and do the same work twice.
 
-Four worker processes share the dirty cells of one chain, whose observers copy a cell. In the first workload
-every change is to a row of its own. In the second workload the same rows change again and again while their
-observers run. So one run may process several changes, and a later run may find nothing left to do. The
-third workload does the same with weak notifications. A mark keeps its lease when it is set again, so two
-workers process it at the same time only after its lease has expired. One of two overlapping runs loses.
+In the first workload every change is to a row of its own. In the others the same rows change again and again
+while their observers run, so one run may process several changes, and a later run may find nothing left to
+do. Work that a worker begins and does not commit is of three kinds:
 
-Work that a worker begins and does not commit is of three kinds, and the suite counts each:
-
-- *collapsed*: the worker claimed the mark, and the run's first read found the acknowledgement of an earlier
-run. The observer's function is not called; the cost is that read and the removal of the mark.
-- *conflicts*: the function ran, and the commit lost. Either another run for the same change committed first,
-or the row of the cell changed. The suite counts all conflicts as duplicates, so that none is missed.
+- *collapsed*: the run's first read found the acknowledgement of an earlier run. The observer's function is
+  not called; the cost is that read and the removal of the mark.
+- *conflicts*: the function ran, and the commit lost. All conflicts count as duplicates, so that none is
+  missed.
 - *failed*: the function raised, which happens only after a fault.
-
-The function was called (ran + conflicts + failed) times, of which (conflicts + failed) were wasted. The suite
-checks that no change was processed twice. There must be as many copies as committed runs, and the last copy
-of a row must be of its last value. Except for weak notifications, no two copies may be of the same change.
 """
 
 from __future__ import annotations
@@ -24,13 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import place
+from percolator_bench.servers import for_each, place
 from percolator_bench.workers import shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
@@ -170,9 +163,7 @@ def _run(workload: Workload, changes: int) -> Done:
             here.db.run(lambda t: workload.change(t, row, b"%d" % number), _ATTEMPTS)
 
         started = time.perf_counter()
-        with here.db.concurrency(_WIDTH) as executor:
-            for _ in executor.map(write, range(changes)):
-                pass
+        for_each(here.db, _WIDTH, write, range(changes))
         workers.wait_until_idle(_LIMIT, _LOOK)
         seconds = time.perf_counter() - started
         counts = workers.stop()
@@ -206,10 +197,7 @@ def check(db: Database, workload: Workload, rows: Sequence[bytes], ran: int) -> 
 
 def figures_of(workload: Workload, done: Sequence[Done]) -> Iterator[Figure]:
     """The figures of a workload."""
-
-    def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
-        return median_figure(_SUITE, workload.name, name, unit, samples=samples, target=target)
-
+    figure = partial(median_figure, _SUITE, workload.name)
     wasted = [(one.in_vain + one.counts.collapsed) / one.begun for one in done]
     yield figure("begun in vain", "share", wasted, WASTED)
     yield figure("of it, executed in vain", "share", [one.in_vain / one.executed for one in done])

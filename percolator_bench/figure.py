@@ -5,11 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Unit: TypeAlias = Literal["/s", "ratio", "ms", "µs", "bytes", "MB", "share", "count"]
-
-_QUARTERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +53,17 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figure for JSON."""
-        return {
-            "suite": self.suite,
-            "place": self.place,
-            "name": self.name,
-            "unit": self.unit,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "samples": self.samples,
-            "target": None if self.target is None else asdict(self.target),
-            "met": self.met,
-            "axis": self.axis,
-            "at": self.at,
-        }
+        return asdict(self) | {"met": self.met}
 
 
-def median_figure(
+def median_figure(  # noqa: PLR0917
     suite: str,
     place: str,
     name: str,
     unit: Unit,
-    *,
     samples: Sequence[float],
     target: Target | None = None,
+    *,
     axis: str = "",
     at: float | None = None,
 ) -> Figure:
@@ -92,5 +77,5 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float]:
     """Return the first and third quartile of at least one sample."""
     if len(samples) == 1:
         return samples[0], samples[0]
-    cuts = statistics.quantiles(samples, n=_QUARTERS, method="inclusive")
+    cuts = statistics.quantiles(samples, n=4, method="inclusive")
     return cuts[0], cuts[-1]

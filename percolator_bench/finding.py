@@ -1,10 +1,7 @@
 """The cost of finding and leasing 1,000 dirty cells among few clean cells and among many.
 
 The index of dirty cells is separate from the data (paper, section 2.4), so clean cells should make no
-difference. Three stores exist at the same time, with 10 thousand, 100 thousand and a million clean observed
-cells. In each, 1,000 random cells are written, which makes them dirty. Then a timed claim leases them
-all, and they are given back; this is repeated several times a round. The stores take turns, so the two sides
-of a ratio are measured in the same minute.
+difference. The stores take turns, so the two sides of a ratio are measured in the same minute.
 
 The wall time of a claim includes the way to the server and back, and building 1,000 leases from the reply.
 The server's CPU time is the difference of two readings; it includes the cost of one reading.
@@ -18,10 +15,12 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, NamedTuple
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
+from percolator_bench.growth import COLUMNS, TABLE, load_rows
 from percolator_bench.scale import Scale
 from percolator_bench.servers import Place, place
 from percolator_core.errors import PercolatorError
@@ -34,18 +33,13 @@ DIRTY: Final = 1000
 
 FLAT: Final = Target("at most", 1.2)
 
-_TABLE: Final = "bench"
-COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
 _OBSERVER: Final = "watch"
 _VALUE: Final = b"v" * 20
-_ROWS_A_WRITE: Final = 100
 CLAIMS: Final = 10
 """The number of claims in a round, which yields their median wall time and their mean CPU time."""
 
 _ROUNDS: Final = 2
 """The suite runs this many rounds, of only half a second each, for each round of the scale."""
-
-_SUITE: Final = "finding"
 
 
 class Claim(NamedTuple):
@@ -62,30 +56,20 @@ def measure(scale: Scale) -> Iterator[Figure]:
         stores = {size: Store(stack.enter_context(place("unix")), size) for size in sizes}
         found = _race(stores, scale.rounds * _ROUNDS)
     for size, claims in found.items():
-        yield _figure(size, "wall", "ms", [claim.wall * 1e3 for claim in claims])
-        yield _figure(size, "server's CPU", "ms", [claim.server * 1e3 for claim in claims])
+        figure = partial(median_figure, "finding", "unix socket", axis="clean cells", at=size)
+        name = f"claim of {DIRTY:,} dirty cells"
+        yield figure(f"{name}, wall", "ms", [claim.wall * 1e3 for claim in claims])
+        yield figure(f"{name}, server's CPU", "ms", [claim.server * 1e3 for claim in claims])
         if size == sizes[0]:
             continue
         target = FLAT if size == max(SIZES) else None
         pairs = list(zip(claims, found[sizes[0]], strict=True))
         base = f"÷ {sizes[0]:,} cells"
-        yield _figure(size, f"wall {base}", "ratio", [many.wall / few.wall for many, few in pairs], target)
+        walls = [many.wall / few.wall for many, few in pairs]
+        yield figure(f"{name}, wall {base}", "ratio", walls, target)
         servers = [many.server / few.server for many, few in pairs if few.server]
         if servers:
-            yield _figure(size, f"server's CPU {base}", "ratio", servers, target)
-
-
-def _figure(size: int, name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
-    return median_figure(
-        _SUITE,
-        "unix socket",
-        f"claim of {DIRTY:,} dirty cells, {name}",
-        unit,
-        samples=samples,
-        target=target,
-        axis="clean cells",
-        at=size,
-    )
+            yield figure(f"{name}, server's CPU {base}", "ratio", servers, target)
 
 
 def _race(stores: dict[int, Store], rounds: int) -> dict[int, list[Claim]]:
@@ -119,13 +103,13 @@ class Store:
     def __init__(self, here: Place, cells: int) -> None:
         self._db = here.db
         self._server_cpu = here.server_cpu
-        self._db.create_table(_TABLE)
+        self._db.create_table(TABLE)
         # No rewrites of the log: each forks, and the page faults after the fork would count for the claim.
         here.raw.config_set("auto-aof-rewrite-percentage", 0)
         self.rows = max(1, cells // len(COLUMNS))
-        self._load()
+        load_rows(self._db, range(self.rows), row_key, _VALUE)
         # The observer is registered after the load, so that the load leaves no marks.
-        observed = {(_TABLE, column): (_OBSERVER,) for column in COLUMNS}
+        observed = {(TABLE, column): (_OBSERVER,) for column in COLUMNS}
         activate(self._db, observed, "bench")
         self._dirty = DirtyIndex(self._db.client, observed)
 
@@ -136,7 +120,7 @@ class Store:
         with self._db.transaction() as t:
             for number in chosen:
                 row, column = divmod(number, len(COLUMNS))
-                t.set(_TABLE, row_key(row), COLUMNS[column], _VALUE)
+                t.set(TABLE, row_key(row), COLUMNS[column], _VALUE)
 
     def make_clean(self) -> None:
         """Drop all marks."""
@@ -162,19 +146,6 @@ class Store:
                 "please report it"
             )
         return leases
-
-    def _load(self) -> None:
-        def write(first: int) -> None:
-            with self._db.transaction() as t:
-                for number in range(first, min(first + _ROWS_A_WRITE, self.rows)):
-                    for column in COLUMNS:
-                        t.set(_TABLE, row_key(number), column, _VALUE)
-
-        what = f"loading {self.rows * len(COLUMNS):,} cells"
-        with self._db.concurrency(8) as executor:
-            for number, _ in enumerate(executor.map(write, range(0, self.rows, _ROWS_A_WRITE))):
-                if number % 100 == 0:
-                    progress.tell(what, f"{number * _ROWS_A_WRITE / self.rows:.0%}")
 
 
 def row_key(number: int) -> bytes:

@@ -1,14 +1,8 @@
 """The cost of a transaction and of a step of a scan as the store grows: ideally the same at any size.
 
-Two servers run at the same time: a small one that does not change, and one that grows from size to size. The
-two servers do the same work in alternate rounds, so the two sides of a ratio are measured in the same minute.
-At the first size the servers are equal, and the ratio shows the noise.
-
-Rows have five columns of 100 bytes, and are loaded in random order into one tablet. A transaction reads one
-cell in each of two random rows and writes the two cells back, 256 in flight under a hub. No row is written
-twice in a round, so no row gets many versions. A step of a scan reads 512 rows from a random position. A
-plain HGETALL of a random row shows the cost of larger memory for the server itself. CPU time is that of the
-client and the server together.
+Two servers do the same work in alternate rounds: a small one that does not change, and one that grows. At the
+first size the servers are equal, and the ratio shows the noise. No row is written twice in a round, so no row
+gets many versions. A plain HGETALL of a random row shows the cost of larger memory for the server itself.
 
 The servers do not rewrite their logs during a measurement. A rewrite forks, and afterwards the first write to
 each page of memory takes a page fault. That cost is caused by the rewrite, not by the size.
@@ -21,20 +15,22 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.peers.rows import VALUE
 from percolator_bench.scale import Scale
-from percolator_bench.servers import Place, place
+from percolator_bench.servers import Place, for_each, place
+from percolator_core.database import Database
 from percolator_core.transaction.scan import PAGE_ROWS
 
 SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 FLAT: Final = Target("at most", 1.2)
 
-_TABLE: Final = "bench"
-_COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
+TABLE: Final = "bench"
+COLUMNS: Final = ("anchor", "contents", "crawled", "language", "title")
 _WIDTH: Final = 256
 """Transactions in flight."""
 
@@ -89,7 +85,7 @@ def _race(small: GrowingStore, grown: GrowingStore, scale: Scale) -> dict[str, _
     found: dict[str, _Pairs] = {kind: [] for kind in kinds}
     rounds = scale.rounds * ROUNDS
     for number in range(rounds + 1):
-        progress.tell(f"{grown.rows * len(_COLUMNS):,} cells", f"round {number} of {rounds}")
+        progress.tell(f"{grown.rows * len(COLUMNS):,} cells", f"round {number} of {rounds}")
         order = (small, grown) if number % 2 else (grown, small)
         for kind, work in kinds.items():
             costs = {store: work(store) for store in order}
@@ -105,25 +101,17 @@ _Pairs = list[tuple[_Cost, _Cost]]
 
 
 def _figures(what: str, costs: _Pairs, size: int, smallest: int, target: Target | None) -> Iterator[Figure]:
-    def figure(name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
-        return median_figure(
-            "growth",
-            "unix socket",
-            f"{what}, {name}",
-            unit,
-            samples=samples,
-            target=target,
-            axis="cells",
-            at=size,
-        )
-
-    yield figure("wall", "µs", [grown.wall * 1e6 for _, grown in costs])
-    yield figure("CPU", "µs", [grown.cpu * 1e6 for _, grown in costs])
-    yield figure("server's CPU", "µs", [grown.server * 1e6 for _, grown in costs])
+    figure = partial(median_figure, "growth", "unix socket", axis="cells", at=size)
+    yield figure(f"{what}, wall", "µs", [grown.wall * 1e6 for _, grown in costs])
+    yield figure(f"{what}, CPU", "µs", [grown.cpu * 1e6 for _, grown in costs])
+    yield figure(f"{what}, server's CPU", "µs", [grown.server * 1e6 for _, grown in costs])
     base = f"÷ {smallest:,} cells"
-    yield figure(f"wall {base}", "ratio", [grown.wall / small.wall for small, grown in costs], target)
-    yield figure(f"CPU {base}", "ratio", [grown.cpu / small.cpu for small, grown in costs], target)
-    yield figure(f"server's CPU {base}", "ratio", [grown.server / small.server for small, grown in costs])
+    wall = [grown.wall / small.wall for small, grown in costs]
+    cpu = [grown.cpu / small.cpu for small, grown in costs]
+    server = [grown.server / small.server for small, grown in costs]
+    yield figure(f"{what}, wall {base}", "ratio", wall, target)
+    yield figure(f"{what}, CPU {base}", "ratio", cpu, target)
+    yield figure(f"{what}, server's CPU {base}", "ratio", server)
 
 
 class GrowingStore:
@@ -133,48 +121,31 @@ class GrowingStore:
         self._db = here.db
         self._raw = here.raw
         self._server_cpu = here.server_cpu
-        self._db.create_table(_TABLE, tablets=1)
+        self._db.create_table(TABLE, tablets=1)
         here.raw.config_set("auto-aof-rewrite-percentage", 0)
         self.rows = 0
 
     def grow(self, cells: int) -> None:
         """Load rows until there are ``cells`` cells."""
-        rows = max(2, cells // len(_COLUMNS))
-
-        def write(first: int) -> None:
-            with self._db.transaction() as t:
-                for number in range(first, min(first + _ROWS_A_WRITE, rows)):
-                    for column in _COLUMNS:
-                        t.set(_TABLE, row_key(number), column, VALUE)
-
-        with self._db.concurrency(8) as executor:
-            for number, _ in enumerate(executor.map(write, range(self.rows, rows, _ROWS_A_WRITE))):
-                if number % 100 == 0:
-                    progress.tell(
-                        f"loading {cells:,} cells", f"{(self.rows + number * _ROWS_A_WRITE) / rows:.0%}"
-                    )
+        rows = max(2, cells // len(COLUMNS))
+        load_rows(self._db, range(self.rows, rows), row_key, VALUE)
         self.rows = rows
 
     def transactions(self, count: int) -> _Cost:
         """Run transactions of two reads and two writes each, on existing rows."""
         chosen = random.sample(range(self.rows), 2 * count)
         pairs = [(row_key(one), row_key(other)) for one, other in zip(chosen[::2], chosen[1::2], strict=True)]
-        columns = [random.choice(_COLUMNS) for _ in pairs]
+        columns = [random.choice(COLUMNS) for _ in pairs]
 
         def both(number: int) -> None:
             column = columns[number]
             with self._db.transaction() as t:
                 for row in pairs[number]:
-                    t.get(_TABLE, row, column)
+                    t.get(TABLE, row, column)
                 for row in pairs[number]:
-                    t.set(_TABLE, row, column, VALUE)
+                    t.set(TABLE, row, column, VALUE)
 
-        def run() -> None:
-            with self._db.concurrency(_WIDTH) as executor:
-                for _ in executor.map(both, range(count)):
-                    pass
-
-        return self._cost(run, count)
+        return self._cost(lambda: for_each(self._db, _WIDTH, both, range(count)), count)
 
     def scans(self, count: int) -> _Cost:
         """Run steps of scans, each from a random position with enough rows after it for a full step."""
@@ -183,14 +154,14 @@ class GrowingStore:
 
         def run() -> None:
             for start in starts:
-                for _ in self._db.snapshot().scan(_TABLE, start=start, limit=PAGE_ROWS):
+                for _ in self._db.snapshot().scan(TABLE, start=start, limit=PAGE_ROWS):
                     pass
 
         return self._cost(run, count)
 
     def plain_reads(self, count: int) -> _Cost:
         """Read whole rows by plain commands, in pipelines."""
-        handle = self._db.catalog.table(_TABLE)
+        handle = self._db.catalog.table(TABLE)
         keys = [handle.row_key(row_key(number)) for number in random.sample(range(self.rows), count)]
 
         def run() -> None:
@@ -214,6 +185,22 @@ class GrowingStore:
         wall, client = time.perf_counter() - wall, time.process_time() - client
         server = self._server_cpu() - server
         return _Cost(wall / count, (client + server) / count, server / count)
+
+
+def load_rows(db: Database, numbers: range, key: Callable[[int], bytes], value: bytes) -> None:
+    """Write a row with all `COLUMNS` for each number, and report the share that is written."""
+
+    def write(first: int) -> None:
+        with db.transaction() as t:
+            for number in range(first, min(first + _ROWS_A_WRITE, numbers.stop)):
+                for column in COLUMNS:
+                    t.set(TABLE, key(number), column, value)
+
+    what = f"loading {numbers.stop * len(COLUMNS):,} cells"
+    with db.concurrency(8) as executor:
+        for turn, _ in enumerate(executor.map(write, numbers[::_ROWS_A_WRITE])):
+            if turn % 100 == 0:
+                progress.tell(what, f"{(numbers.start + turn * _ROWS_A_WRITE) / numbers.stop:.0%}")
 
 
 def row_key(number: int) -> bytes:

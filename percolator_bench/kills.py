@@ -1,17 +1,9 @@
 """Events are counted while a worker is killed every second: no event may be lost or counted twice.
 
-Each event is a row with a key and an amount. An observer reads the count and the sum of the key, adds the
-event, and writes both back. A run that took effect twice, or not at all, would leave a wrong total. There are
-two worker processes. Every second the older process is killed with SIGKILL, at any point of its work, and a
-new process starts. At the same time the events are written, one in each transaction. The measured time ends
-when no notification is left. Locks of a killed worker stay for their time to live, ten seconds, so the rate
-depends on that wait more than on the work.
-
-Then the events are exported as lines of JSON and counted again: by Spark if pyspark and a Java are installed,
-else in a loop. If a total differs, the suite raises an error and yields no figure. A mark is reported as a
-repeated run if an earlier run had already counted its change. That happens if a worker was killed between its
-commit and the removal of the mark, or if a lease expired. Repeated runs in the last quarter of a second of a
-killed process are missing in the figure.
+An observer reads the count and the sum of an event's key, adds the event, and writes both back: a run that
+took effect twice, or not at all, would leave a wrong total. The measured time ends when no notification is
+left. Locks of a killed worker stay for ten seconds, so the rate depends on that wait more than on the work.
+Repeated runs in the last quarter of a second of a killed process are missing in the figure.
 """
 
 from __future__ import annotations
@@ -32,7 +24,7 @@ from percolator_bench import progress
 from percolator_bench.figure import Figure, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import Place, place
+from percolator_bench.servers import Place, for_each, place
 from percolator_bench.workers import Workers, shipped_chain, workers_of
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
@@ -134,9 +126,7 @@ def write_events(db: Database, numbers: range, keys: int) -> None:
             t.set("events", row, "key", b"key:%d" % random.randrange(keys))
             t.set("events", row, "amount", b"%d" % random.randrange(1000))
 
-    with db.concurrency(_WIDTH) as executor:
-        for _ in executor.map(write, numbers):
-            pass
+    for_each(db, _WIDTH, write, numbers)
 
 
 class _Killer:

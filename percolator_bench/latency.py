@@ -1,18 +1,12 @@
 """The latency from a write to the commit of the last observer of a chain, idle and under load.
 
-Each observer of the chain copies the cell that the one before writes. The worker is a process of its own, and
-this process is the writer.
+A schedule fixes the time of each write, independently of earlier writes, and a latency begins at that time.
+So if the store or the writer falls behind, the load does not slow down, and the figures show it. A latency
+ends with the commit timestamp of the last observer, which is read from the history at the end, so that the
+measurement adds no cost to the measured path.
 
-The load is open: a schedule fixes the time of each write, independently of earlier writes. A latency begins
-at that time, not at the actual write. So if the store or the writer falls behind, the load does not slow
-down, and the figures show it. A latency ends with the commit timestamp of the last observer. This timestamp
-is read from the history at the end, so that the measurement adds no cost to the measured path. Schedule and
-timestamps use the clock of the same machine, in microseconds. The commit's script itself takes the timestamp,
-so a latency does not include the transport of the script's reply. It includes the transaction of the write.
-
-Trials search for the highest rate. A rate is sustained if, at the end of the trial, at least `SUSTAINED` of
-all writes have passed the whole chain. Other processes of the machine can make a trial fail, so a rate that
-fails has a second trial. Then half and nine tenths of the highest rate are offered for twice as long.
+Trials search for the highest rate. Other processes of the machine can make a trial fail, so a rate that fails
+has a second trial. Then half and nine tenths of the highest rate are offered for twice as long.
 """
 
 from __future__ import annotations
@@ -25,11 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.peers.rows import VALUE
 from percolator_bench.scale import Scale
 from percolator_bench.servers import Place, Transport, place
@@ -143,6 +138,7 @@ class _Line:
     def __init__(self, here: Place, workers: Workers, length: int) -> None:
         self.here = here
         self.length = length
+        self.figure = partial(median_figure, "latency", here.name, axis="observers", at=length)
         self._workers = workers
         self._schedules = 0
 
@@ -191,19 +187,6 @@ class _Line:
         """Yield the median and the 99th percentile."""
         yield self.figure(f"{load}, median", "ms", samples, target)
         yield self.figure(f"{load}, p99", "ms", [_percentile(samples, 99)])
-
-    def figure(self, name: str, unit: Unit, samples: list[float], target: Target | None = None) -> Figure:
-        """Make a point of a curve over the number of observers."""
-        return median_figure(
-            "latency",
-            self.here.name,
-            name,
-            unit,
-            samples=samples,
-            target=target,
-            axis="observers",
-            at=self.length,
-        )
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from percolator_core.store.embedded.binary import find_binary
 
@@ -24,10 +23,6 @@ class Machine:
     server: str
     date: str
     load: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the machine for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         load = "" if self.load is None else f" · load {self.load:.1f}"

@@ -10,12 +10,13 @@ the number of rows and on the size of the values.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from percolator_bench import progress
 from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.scale import Scale
-from percolator_bench.servers import Place, place
+from percolator_bench.servers import Place, for_each, place
 
 COST: Final = Target("at most", 120.0)
 
@@ -59,16 +60,8 @@ def measure(scale: Scale) -> Iterator[Figure]:
         cells = min(scale.cells, _MOST_BYTES // shape.size) // shape.versions
         with place("unix") as here:
             cost = _cost(here, shape, max(1, cells // shape.columns))
-        yield median_figure(
-            "memory",
-            "per version",
-            str(shape),
-            "bytes",
-            samples=[cost],
-            target=shape.target,
-            axis="versions",
-            at=shape.versions,
-        )
+        figure = partial(median_figure, "memory", "per version", axis="versions", at=shape.versions)
+        yield figure(str(shape), "bytes", [cost], shape.target)
 
 
 def _cost(here: Place, shape: Shape, rows: int) -> float:
@@ -86,9 +79,7 @@ def _cost(here: Place, shape: Shape, rows: int) -> float:
 
     before = _used(here)
     for _ in range(shape.versions):
-        with here.db.concurrency(8) as executor:
-            for _ in executor.map(write, range(0, rows, bunch)):
-                pass
+        for_each(here.db, 8, write, range(0, rows, bunch))
     return (_used(here) - before) / (rows * shape.columns * shape.versions) - shape.size
 
 

@@ -1,17 +1,14 @@
 """Single operations, compared with the raw store (paper, figure 8) and with other transactions.
 
-Every contestant does the same operations with the same rows and values, in the same process, in interleaved
-turns: this library; Redis through redis-py, with and without WATCH/MULTI/EXEC; PostgreSQL through psycopg 3,
-if it is installed. One operation in flight is straight-line code. With more in flight, each contestant works
-as its users do: this library with functions under `Database.concurrency`, its peers with threads that have a
-connection each, and redis-py also with pipelines. The comparison with plain GET and SET through this
-library's hub shows the cost of its transactions alone.
+docs/explanation/performance.md describes the operations and the contestants. The comparison with plain GET
+and SET through this library's hub shows the cost of its transactions alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -41,10 +38,9 @@ from percolator_bench.contestants import (
 )
 from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.peers.postgres import PostgresServer
-from percolator_bench.peers.raw import RawRedis
+from percolator_bench.peers.redis_py import RawRedis, WatchedRedis
 from percolator_bench.peers.rows import SCANNED, Rows
 from percolator_bench.peers.sql import SqlRows
-from percolator_bench.peers.watch import WatchedRedis
 from percolator_bench.report import Note
 from percolator_bench.rounds import Rates, race
 from percolator_bench.scale import Scale
@@ -122,29 +118,19 @@ def _postgres_settings(server: PostgresServer) -> str:
 
 
 def _figures(where: str, rates: Rates[Entry], sizes: tuple[int, ...]) -> Iterator[Figure]:
+    figure = partial(median_figure, _SUITE, where)
     for entry in sorted(rates.by_name, key=_rank):
         target = TRANSACTIONS if entry == Entry("2r2w", OURS, max(sizes)) and max(sizes) > MIDDLE else None
-        samples = rates.of(entry)
-        yield median_figure(
-            _SUITE, where, entry.name, "/s", samples=samples, target=target, axis=AXIS, at=entry.width
-        )
+        yield figure(entry.name, "/s", rates.of(entry), target, axis=AXIS, at=entry.width)
     for entry, base, target in _comparisons(sizes):
         if base in rates.by_name:
-            yield median_figure(
-                _SUITE,
-                where,
-                _ratio_name(entry, base),
-                "ratio",
-                samples=rates.ratio(entry, base),
-                target=target,
-            )
+            yield figure(_ratio_name(entry, base), "ratio", rates.ratio(entry, base), target)
     for who in (OURS, RAW, SQL):
         for size in sizes:
             entry = Entry("scan", who, size)
             if entry in rates.by_name:
                 samples = [1e6 / (rate * SCANNED) for rate in rates.of(entry)]
-                name = f"time a scanned row: {who}"
-                yield median_figure(_SUITE, where, name, "µs", samples=samples, axis=AXIS, at=size)
+                yield figure(f"time a scanned row: {who}", "µs", samples, axis=AXIS, at=size)
 
 
 def _rank(entry: Entry) -> tuple[int, int, int]:

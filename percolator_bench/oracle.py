@@ -1,15 +1,9 @@
 """Timestamps a second from the one oracle (paper, section 2.3: two million, from one machine).
 
-There are two different measurements:
-
-- *callers*: each caller requests one timestamp (``db.timestamp()``), waits for it, and requests the next.
-  There are 1 to 1024 tasks under a hub, or 1 to 4 processes with 256 tasks each. The calls of one batch are
-  one request to the oracle, and several requests may be under way. A timestamp counts as 40 of a batch's
-  3,000 bytes, so a request is for at most 75 timestamps. The bottleneck here is the Python code of the
-  clients, not the oracle.
-- *capacity*: the timestamps of the oracle itself if each request is for many: 256 as from a hub, or 1024 as
-from a large machine with many clients. The clients do not hand out single timestamps: the batches are only
-counted and checked for overlaps. Compare this figure with the paper's, whose servers batch in the same way.
+- *callers*: tasks under a hub, or in several processes, request one timestamp at a time. The bottleneck is
+  the Python code of the clients, not the oracle.
+- *capacity*: the timestamps of the oracle itself if each request is for many. The clients do not hand out
+  single timestamps: the batches are only counted and checked for overlaps.
 
 Timestamps are microseconds, so an oracle that issues more than a million a second for a long time runs ahead
 of the clock. That is safe, but ages and times in "as of" are wrong by the same amount.
@@ -26,7 +20,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.scale import Scale
 from percolator_bench.servers import NAMESPACE, Place, place
 from percolator_core.database import Database, connect
@@ -80,11 +74,10 @@ def _under_one_hub(here: Place, scale: Scale) -> Iterator[Figure]:
             check_increasing(seen, 1)
             rates[callers].append(len(seen) / (ended - began))
             coalesced[callers].append(len(seen) / _requests(here)[0])
-    figure = partial(_figure, axis="callers")
     for callers in CALLERS:
-        yield figure(here.name, "callers under one hub", "/s", rates[callers], at=callers)
-        name = "callers under one hub, timestamps a request"
-        yield figure(here.name, name, "ratio", coalesced[callers], at=callers)
+        figure = partial(median_figure, "oracle", here.name, axis="callers", at=callers)
+        yield figure("callers under one hub", "/s", rates[callers])
+        yield figure("callers under one hub, timestamps a request", "ratio", coalesced[callers])
 
 
 def _from_processes(here: Place, scale: Scale, pool: ProcessPoolExecutor) -> Iterator[Figure]:
@@ -97,7 +90,7 @@ def _from_processes(here: Place, scale: Scale, pool: ProcessPoolExecutor) -> Ite
             check_increasing(sorted(stamp for _, _, seen in spans for stamp in seen), 1)
             rates.append(_rate(spans, 1))
         name = f"callers in processes, {_WIDTH} each"
-        yield _figure(here.name, name, "/s", rates, axis="processes", at=count)
+        yield median_figure("oracle", here.name, name, "/s", rates, axis="processes", at=count)
 
 
 def _capacity(here: Place, scale: Scale, pool: ProcessPoolExecutor, batch: int) -> Iterator[Figure]:
@@ -113,23 +106,10 @@ def _capacity(here: Place, scale: Scale, pool: ProcessPoolExecutor, batch: int) 
             check_increasing(sorted(reply for _, _, replies in spans for reply in replies), batch)
             rates.append(_rate(spans, batch))
             cost.append(_requests(here)[1])
-        figure = partial(_figure, here.name, axis="processes", at=count)
+        figure = partial(median_figure, "oracle", here.name, axis="processes", at=count)
         name = f"capacity, {batch} a request"
-        yield figure(name, "/s", rates, target=CAPACITY)
+        yield figure(name, "/s", rates, CAPACITY)
         yield figure(f"{name}, server's time for one", "µs", cost)
-
-
-def _figure(
-    where: str,
-    name: str,
-    unit: Unit,
-    samples: list[float],
-    *,
-    axis: str,
-    at: int,
-    target: Target | None = None,
-) -> Figure:
-    return median_figure("oracle", where, name, unit, samples=samples, target=target, axis=axis, at=at)
 
 
 def _requests(here: Place) -> tuple[int, float]:

@@ -28,11 +28,9 @@ _TITLES: Final = {
     "ratio": "ratios",
     "ms": "milliseconds",
     "µs": "microseconds",
-    "bytes": "bytes",
     "MB": "megabytes",
-    "share": "share",
-    "count": "count",
 }
+"""The other units are their own titles."""
 _PLAIN, _MET, _MISSED, _TARGET = "#8da0b3", "#3a8f5c", "#c8553d", "#222222"
 _FAMILIES: Final = {
     "percolator": ("#1b4f9c", "#6a9be0", "#0b2545", "#98b7dd"),
@@ -205,7 +203,7 @@ def _panels(figures: list[Figure], title: str, *, apart: bool) -> list[_Panel]:
 
 def _title(suite: str, topic: str, unit: str) -> str:
     between = "" if not topic else " " if unit == "/s" else ", "
-    return f"{suite}: {topic}{between}{_TITLES[unit]}"
+    return f"{suite}: {topic}{between}{_TITLES.get(unit, unit)}"
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -17,12 +17,7 @@ Listener: TypeAlias = Callable[[tuple[str, ...]], None]
 """Called with the steps of the run, outermost first; the first one is the suite's name."""
 
 
-def ignore(steps: tuple[str, ...]) -> None:
-    """A `Listener` that ignores the steps."""
-    del steps
-
-
-_listener: ContextVar[Listener] = ContextVar("listener", default=ignore)
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda _steps: None)
 _steps: ContextVar[tuple[str, ...]] = ContextVar("steps", default=())
 
 

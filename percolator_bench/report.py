@@ -16,16 +16,8 @@ from percolator_bench.figure import Figure
 from percolator_bench.machine import Machine
 
 _DECIMALS = {"/s": 0, "ratio": 2, "ms": 2, "µs": 1, "bytes": 1, "MB": 1, "share": 3, "count": 0}
-_SUFFIXES = {
-    "/s": "/s",
-    "ratio": "",
-    "ms": " ms",
-    "µs": " µs",
-    "bytes": " B",
-    "MB": " MB",
-    "share": "",
-    "count": "",
-}
+_SUFFIXES = {"/s": "/s", "ms": " ms", "µs": " µs", "bytes": " B", "MB": " MB"}
+"""The other units have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
         return {
-            "machine": self.machine.as_dict(),
+            "machine": asdict(self.machine),
             "figures": [figure.as_dict() for figure in self.figures],
             "notes": [asdict(note) for note in self.notes],
         }
@@ -109,7 +101,7 @@ def amount(at: float) -> str:
 
 def _numbers(figure: Figure) -> tuple[str, str, str]:
     decimals = _DECIMALS[figure.unit]
-    value = f"{figure.value:,.{decimals}f}{_SUFFIXES[figure.unit]}"
+    value = f"{figure.value:,.{decimals}f}{_SUFFIXES.get(figure.unit, '')}"
     spread = "" if figure.samples == 1 else f"{figure.low:,.{decimals}f}..{figure.high:,.{decimals}f}"
     return value, spread, str(figure.target or "")
 

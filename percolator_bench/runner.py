@@ -55,7 +55,7 @@ SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
 def run(
     suites: Iterable[str] = (),
     scale: Scale | None = None,
-    tell: progress.Listener = progress.ignore,
+    tell: progress.Listener = lambda _steps: None,
     keep: Callable[[Report], None] | None = None,
 ) -> Report:
     """Run the named suites, or all of them when none is named.

@@ -7,25 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Sizes, each 1 or more.
-
-    - ``operations``: a contestant's operations in a round of `micro`; five times as many if they share round
-      trips.
-    - ``rounds``: interleaved rounds of a race.
-    - ``width``: operations in flight in `micro`, at most.
-    - ``writes``: writes whose latency is measured.
-    - ``cells``: cells whose memory is measured.
-    - ``cells_max``: cells of the largest store in `growth`.
-    - ``customers``: customers of the brokerage in `tpce`.
-    - ``documents``: documents in the index of `webindex`, at most.
-    - ``pages``: pages of the generated crawl in `webindex`.
-    - ``marks``: notifications that wait in `backlog`.
-    - ``events``: events that are counted while workers are killed in `kills`.
-    - ``numbers``: integers of the first load in `stress`.
-    - ``observed``: clean cells of the largest store in `finding`.
-    - ``changes``: changes of each workload in `duplicates`.
-    - ``rows``: rows of the table in `tables` and `base`.
-    """
+    """Sizes, each 1 or more. The help of `percolator bench` describes each."""
 
     operations: int = 2000
     rounds: int = 7

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import redis
 
@@ -20,6 +20,8 @@ Transport = Literal["unix", "tcp"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("unix", "tcp")
 
 NAMESPACE: Final = "bench"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,13 @@ def place(transport: Transport) -> Iterator[Place]:
             yield Place("unix socket" if transport == "unix" else "TCP loopback", url, db, raw, client)
         finally:
             raw.close()
+
+
+def for_each(db: Database, width: int, function: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call the function with each item, in ``width`` tasks under a hub."""
+    with db.concurrency(width) as executor:
+        for _ in executor.map(function, items):
+            pass
 
 
 def _raw_client(db: Database, url: str) -> redis.Redis:

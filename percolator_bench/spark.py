@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
@@ -45,9 +44,6 @@ def with_spark(
 
 def session() -> SparkSession:
     """Start Spark. Raises ConfigurationError if it is not installed."""
-    for package in ("pyspark", "pyarrow"):
-        if find_spec(package) is None:
-            raise ConfigurationError(f"{package} is missing: install percolator-core[spark]")
     from percolator_core.spark import spark_session
 
     return spark_session("percolator bench")

@@ -1,17 +1,9 @@
-"""Count unique integers with a trie of observers, as Apache Fluo's stress test does.
+"""Count unique integers with a trie of observers (`percolator_bench.trie`), as Fluo's stress test does.
 
-Random integers are inserted as leaves of a bitwise trie, and observers count them upwards, level by level
-(`percolator_bench.trie`). Each insert and each run of an observer is a transaction. The count at the root
-must be the number of distinct integers, which is the size of a Python set. A lost notification, or a run
-whose writes are lost or doubled, makes the count wrong. First there is a large load, then small batches, in
-which a tenth of the integers exist already. After each batch the count at the root is compared with the set,
-and at the end the count of every level.
-
-The suite runs with one and with two worker processes, each in a store of its own; this process is the loader.
-All 8 levels are counted, up to one root. Fluo's test stops at a level with about 60,000 nodes, and adds their
-counts up. The measured transactions are inserts of new integers and runs of observers; a run that finds the
-sum unchanged still commits its acknowledgement. Their time is from the first insert until no notification is
-left.
+A lost notification, or a run whose writes are lost or doubled, makes a count wrong. All 8 levels are counted,
+up to one root; Fluo's test stops at a level with about 60,000 nodes, and adds their counts up. The measured
+transactions are inserts of new integers and runs of observers; a run that finds the sum unchanged still
+commits its acknowledgement. Their time is from the first insert until no notification is left.
 """
 
 from __future__ import annotations
@@ -24,10 +16,10 @@ from functools import partial
 from typing import Final
 
 from percolator_bench import progress
-from percolator_bench.figure import Figure, Target, Unit, median_figure
+from percolator_bench.figure import Figure, Target, median_figure
 from percolator_bench.report import Note
 from percolator_bench.scale import Scale
-from percolator_bench.servers import place
+from percolator_bench.servers import for_each, place
 from percolator_bench.trie import SEEN, TABLE, WAIT, Shape
 from percolator_bench.workers import shipped_chain, workers_of
 from percolator_core.database import Database
@@ -184,9 +176,7 @@ class Trie:
                 inserts += 1
 
         started = time.perf_counter()
-        with self._db.concurrency(_WIDTH) as executor:
-            for _ in executor.map(one, numbers):
-                pass
+        for_each(self._db, _WIDTH, one, numbers)
         self._wait()
         seconds = time.perf_counter() - started
         known.update(numbers)
@@ -212,18 +202,7 @@ class Trie:
 
 
 def _figures(workers: int, done: Sequence[_Round]) -> Iterator[Figure]:
-    def figure(name: str, unit: Unit, samples: Sequence[float], target: Target | None = None) -> Figure:
-        return median_figure(
-            _SUITE,
-            "unix socket",
-            name,
-            unit,
-            samples=samples,
-            target=target,
-            axis="workers",
-            at=workers,
-        )
-
+    figure = partial(median_figure, _SUITE, "unix socket", axis="workers", at=workers)
     levels = Shape("trie", _BITS, _STOP).levels - _STOP
     yield figure("transactions", "/s", [one.transactions / one.load.seconds for one in done], RATE)
     yield figure("integers", "/s", [one.load.inserts / one.load.seconds for one in done])

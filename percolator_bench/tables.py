@@ -1,13 +1,8 @@
 """A typed table of a million rows and ten columns, written and read by Spark.
 
-The rows are generated once as Parquet files, which are also the peer: the same query, a count and a sum, runs
-over the table and the files, in turn. Spark's Python data sources do not prune columns, so a query reads all
-ten, unless an option of the source names fewer. The filter selects one row in a hundred, and is evaluated by
-Spark, or by the store if an option of the source requests it.
-
-At the end another process updates single rows at a fixed rate, first alone and then while the table is read
-again and again. Each result is compared with the same snapshot, read once more after the updates: if one
-differs, there is an error, and no figure.
+The rows are generated once as Parquet files, which are also the peer. Spark's Python data sources do not
+prune columns, so a query reads all ten, unless an option of the source names fewer. At the end another
+process updates single rows, first alone and then while the table is read again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_bench import progress
 from percolator_bench.companion import companion
@@ -39,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SUITE: Final = "tables"
+_figure = partial(median_figure, _SUITE, "Spark")
+
 _GROUPS: Final = 100
 """Number of groups; a filter selects one."""
 
@@ -120,9 +117,6 @@ class _Bench:
     folder: Path
     rows: int
 
-    def figure(self, name: str, unit: Any, samples: list[float], target: Target | None = None) -> Figure:
-        return median_figure(_SUITE, "Spark", name, unit, samples=samples, target=target)
-
     @property
     def parquet(self) -> str:
         return str(self.folder / "readings.parquet")
@@ -146,8 +140,8 @@ class _Bench:
         full = timed(partial(self._save, everything))
         progress.tell("updating")
         update = timed(partial(self._save, few))
-        yield self.figure("rows written", "/s", [self.rows / full], Target("at least", 15_000))
-        yield self.figure(
+        yield _figure("rows written", "/s", [self.rows / full], Target("at least", 15_000))
+        yield _figure(
             "update of 1 % of the rows ÷ full load", "ratio", [update / full], Target("at most", 0.03)
         )
 
@@ -162,26 +156,26 @@ class _Bench:
         for number in range(rounds):
             progress.tell(f"round {number + 1} of {rounds}")
             times.append(self._round())
-        yield self.figure(
+        yield _figure(
             "rows read, 10 columns, count and sum",
             "/s",
             [self.rows / one.every for one in times],
             Target("at least", 60_000),
         )
-        yield self.figure("rows read, 1 column", "/s", [self.rows / one.one for one in times])
-        yield self.figure(
+        yield _figure("rows read, 1 column", "/s", [self.rows / one.one for one in times])
+        yield _figure(
             "1 of 10 columns ÷ all",
             "ratio",
             [one.every / one.one for one in times],
             Target("at least", 2.0),
         )
-        yield self.figure(
+        yield _figure(
             "1 % filter pushed down ÷ filtered by Spark",
             "ratio",
             [one.unpushed / one.pushed for one in times],
             Target("at least", 5.0),
         )
-        yield self.figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
+        yield _figure("Parquet ÷ table, seconds", "ratio", [one.parquet / one.every for one in times])
 
     def _round(self) -> _Times:
         every = timed(lambda: self._all(self.table()))
@@ -221,9 +215,9 @@ class _Bench:
             again = self._all(self.table(at=str(at)))
             if again != found:
                 raise PercolatorError(f"the snapshot at {at} was read as {found}, and then as {again}")
-        yield self.figure("updates alone", "/s", [alone])
-        yield self.figure("updates while the table is read", "/s", [beside])
-        yield self.figure("updates beside reads ÷ alone", "ratio", [beside / alone], Target("at least", 0.7))
+        yield _figure("updates alone", "/s", [alone])
+        yield _figure("updates while the table is read", "/s", [beside])
+        yield _figure("updates beside reads ÷ alone", "ratio", [beside / alone], Target("at least", 0.7))
         yield Note(_SUITE, f"{len(read)} snapshots read beside updates were read again: the same each time")
 
     def read_by_index(self, rounds: int) -> Iterator[Figure]:
@@ -236,8 +230,8 @@ class _Bench:
             progress.tell(f"by an index, round {number + 1} of {rounds}")
             found = timed(lambda: self._some(self.table(table="indexed", filter=WANTED)))
             ratios.append(timed(lambda: self._some(self.table(table="indexed").where(WANTED))) / found)
-        yield self.figure("rows written with an index", "/s", [self.rows / full])
-        yield self.figure("1 % filter by an index ÷ filtered by Spark", "ratio", ratios)
+        yield _figure("rows written with an index", "/s", [self.rows / full])
+        yield _figure("1 % filter by an index ÷ filtered by Spark", "ratio", ratios)
 
 
 def count_and_sum(rows: DataFrame) -> tuple[int, float]:

@@ -1,12 +1,8 @@
 """Pages a second through the whole chain of the shipped web index, from their load to the full-text index.
 
-The pages are generated: each has some sentences of words by Zipf's law, and about thirteen links. As in a
-crawl, few pages have many links. A third of the links stay on the page's own site; the others lead anywhere,
-mostly to popular pages. Most targets are never loaded.
-
-Each page is loaded by a transaction of its own, many in flight, while the worker processes work. The time is
-from the first load until no notification is left. Then the checker of the application, a separate program,
-computes the whole index again. If it finds a difference, the suite raises an error and yields no figure. The
+The pages are generated: sentences of words by Zipf's law, and about thirteen links, a third of them to the
+page's own site, the others mostly to popular pages. The time is from the first load until no notification is
+left. Then the checker of the application, a separate program, computes the whole index again. The
 transactions are the loads and the runs of all observers.
 """
 
@@ -26,7 +22,7 @@ from typing import Final
 
 from percolator_bench import progress
 from percolator_bench.figure import Figure, Target, median_figure
-from percolator_bench.servers import NAMESPACE, Place, place
+from percolator_bench.servers import NAMESPACE, Place, for_each, place
 from percolator_bench.workers import workers_of
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
@@ -92,22 +88,25 @@ def measured(
 
 def _index(here: Place, chain: Chain, documents: Mapping[bytes, bytes], processes: int) -> tuple[float, int]:
     """Load and drain; return the seconds, and the number of committed runs."""
-
-    def load(document: tuple[bytes, bytes]) -> None:
-        with here.db.transaction() as t:
-            t.set("documents", document[0], "contents", document[1])
-
     with workers_of(here, chain, processes) as workers:
         began = time.perf_counter()
-        with here.db.concurrency(_WIDTH) as executor:
-            for _ in executor.map(load, documents.items()):
-                pass
+        load(here, _WIDTH, documents)
         workers.wait_until_idle(_LIMIT, look=0.05)
         seconds = time.perf_counter() - began
         counts = workers.stop()
     if counts.quarantined:
         raise PercolatorError(f"{counts.quarantined:,} cells of the generated crawl are in quarantine")
     return seconds, counts.ran
+
+
+def load(here: Place, width: int, documents: Mapping[bytes, bytes]) -> None:
+    """Write each document in a transaction of its own, ``width`` at a time."""
+
+    def one(document: tuple[bytes, bytes]) -> None:
+        with here.db.transaction() as t:
+            t.set("documents", document[0], "contents", document[1])
+
+    for_each(here.db, width, one, documents.items())
 
 
 def check_index(here: Place, index: Path) -> None:

@@ -1,25 +1,18 @@
 """The effect of prefetch on the shipped web index: operations divided by requests and by commands.
 
-One worker builds the index of a corpus from nothing, in a store of its own, with prefetch and without it in
-alternating order. Then a fifth of the documents changes, and the same worker, which now knows the reads of
-its observers, brings the index up to date. An *operation* is a read of one cell. A command reads cells of one
-row. A request is a round trip with any number of commands (`percolator_core.transaction`). The number of runs
-depends on their timing, so the counts of two builds differ by some percent.
+An *operation* is a read of one cell. A command reads cells of one row. A request is a round trip with any
+number of commands (`percolator_core.transaction`). The number of runs depends on their timing, so the counts
+of two builds differ by some percent. Generated pages show the effect of the number of links: most operations
+read one cell of each linked page.
 
-The corpus is that of the demonstration: the documents of the installed Python distributions. Generated pages
-show the effect of the number of links: most operations read one cell of each linked page.
-
-At the end, this suite calls `throughput`, which measures the rate of the whole chain.
-
-The library never imports an application: this suite imports the web index by its name, and a note says so if
-it is missing.
+At the end, this suite calls `throughput`, which measures the rate of the whole chain. The library never
+imports an application: this suite imports the web index by its name, and a note says so if it is missing.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import os
 import random
 import sys
 import time
@@ -174,30 +167,15 @@ class _Application:
     @contextmanager
     def serving(self) -> Iterator[Path]:
         """Let the observers fill a temporary full-text index, and not the user's."""
-        name = self._index.ENVIRONMENT
-        before = os.environ.get(name)
         with TemporaryDirectory(prefix="percolator-bench-") as folder:
             path = Path(folder) / "serving.db"
-            os.environ[name] = str(path)
-            try:
+            with self._index.serving_index(path):
                 yield path
-            finally:
-                self._index.close_indexes()
-                del os.environ[name]
-                if before is not None:
-                    os.environ[name] = before
 
 
 def _work(here: Place, worker: Worker, documents: Documents) -> _Work:
     """Load the documents, and let the worker process them; the load does not count."""
-
-    def load(document: tuple[bytes, bytes]) -> None:
-        with here.db.transaction() as t:
-            t.set("documents", document[0], "contents", document[1])
-
-    with here.db.concurrency(8) as executor:
-        for _ in executor.map(load, documents.items()):
-            pass
+    throughput.load(here, 8, documents)
     gc.collect()
     server, client = here.server_cpu(), time.process_time()
     counts = worker.run_until_idle()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import col
     from percolator_core.store.durability import Durability
-    from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, Table, Unique
+    from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, RenamedFrom, Table, Unique
     from percolator_core.transaction.snapshot import Snapshot
     from percolator_core.transaction.transaction import Transaction
     from percolator_core.worker import Worker
@@ -59,6 +59,7 @@ __all__ = [
     "PercolatorError",
     "PrimaryKey",
     "Range",
+    "RenamedFrom",
     "RowExists",
     "RowNotFound",
     "Snapshot",
@@ -86,10 +87,7 @@ __getattr__, __dir__ = lazily(
     {
         "archive.backup": ("backup",),
         "archive.restore": ("restore",),
-        "database": (
-            "Database",
-            "connect",
-        ),
+        "database": ("Database", "connect"),
         "errors": (
             "BaseDamaged",
             "CommitUndetermined",
@@ -106,26 +104,13 @@ __getattr__, __dir__ = lazily(
             "UnknownColumn",
             "UnknownTable",
         ),
-        "layout.records": (
-            "Cell",
-            "Version",
-        ),
-        "observers": (
-            "Chain",
-            "ObserverTransaction",
-        ),
+        "layout.records": ("Cell", "Version"),
+        "observers": ("Chain", "ObserverTransaction"),
         "schema.definitions": ("TableDefinition",),
         "schema.predicates": ("col",),
         "transaction.snapshot": ("Snapshot",),
         "store.durability": ("Durability",),
-        "tables.model": (
-            "Hash",
-            "Indexed",
-            "PrimaryKey",
-            "Range",
-            "Table",
-            "Unique",
-        ),
+        "tables.model": ("Hash", "Indexed", "PrimaryKey", "Range", "RenamedFrom", "Table", "Unique"),
         "transaction.transaction": ("Transaction",),
         "worker": ("Worker",),
     },

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from percolator_core.archive.publication import Publishing
+from percolator_core.background import Background
 from percolator_core.base.bases import Bases
 from percolator_core.base.changes import BaseChanges
 from percolator_core.catalog.catalog import Catalog
@@ -20,16 +22,18 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.layout.records import Version, row_bytes, timestamp_of
 from percolator_core.maintenance.locks import Locks
 from percolator_core.maintenance.methods import Maintenance
-from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition
+from percolator_core.migration.methods import Migration
+from percolator_core.schema.definitions import DEFAULT_TABLETS, TableDefinition, TableDefinitions
 from percolator_core.store import Durability, Store, StoreUrl
 from percolator_core.store.embedded.server import own_error_first
-from percolator_core.tables.binding import added_column, model_of, range_value, table_name
+from percolator_core.tables.binding import model_of, range_value, table_name
 from percolator_core.tables.model import Table, definition_of
 from percolator_core.transaction.client import Client, Timeouts
 from percolator_core.transaction.metrics import Metrics
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_LOCK_TTL = 86_400.0
@@ -37,10 +41,7 @@ MAX_LOCK_TTL = 86_400.0
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-"""The longest pause, in seconds, between a conflict and the next attempt.
-
-Each pause is random. The bound of the random pauses doubles up to this limit.
-"""
+"""Bounds, in seconds, of the random pause after a conflict: the first, which doubles, and the last."""
 
 
 def connect(
@@ -89,7 +90,7 @@ def connect(
     )
 
 
-class Database(Maintenance, Publishing):
+class Database(Maintenance, Publishing, Migration):
     """A connection to the tables of one namespace. All threads may use it; a ``with`` statement closes it."""
 
     def __init__(self, client: Client, arguments: Callable[[], dict[str, Any]] | None = None) -> None:
@@ -98,6 +99,7 @@ class Database(Maintenance, Publishing):
         client.finish_schema_change = self.schema_changes.finish_or_repair
         # A function, so that printing or pickling this object never shows a password.
         self._arguments = arguments
+        self._background = Background(client.store)
 
     def connect_arguments(self) -> dict[str, Any]:
         """Return arguments for `connect` that give an equal connection. The URL contains the password.
@@ -144,8 +146,7 @@ class Database(Maintenance, Publishing):
 
         Raises:
             ConfigurationError: the definition is impossible, or the table exists with another one.
-            TypeError: ``tablets`` is no int, a name is not str, ``notify_only`` is one name instead of a
-                list, or ``tablets`` or ``notify_only`` is given with a model.
+            TypeError: an argument has a wrong type, or ``tablets`` or ``notify_only`` is given with a model.
             LockTimeout: an earlier table of that name is still being dropped, and the drop waits for a
                 transaction; create the table later.
         """
@@ -164,20 +165,6 @@ class Database(Maintenance, Publishing):
         """Create a table from its definition. Raises like `create_table`."""
         self.schema_changes.create(definition)
 
-    def add_column(self, table: type[Table], name: str) -> None:
-        """Add a column of the model to its table, unless the table has the column.
-
-        In existing rows the column is null or, if it cannot be null, has the model's default.
-
-        Raises:
-            UnknownTable, UnknownColumn: no such table, or the model has no such column.
-            ConfigurationError: the table has another column of that name; the column is part of the key or
-            has an index; it is nullable and has a default other than None; or it is not nullable and has no
-            default.
-            LockTimeout: a transaction is still committing to the table; add the column again later.
-        """
-        self.schema_changes.add_column(definition_of(table).name, added_column(table, name))
-
     def drop_column(self, table: type[Table] | str, name: str) -> None:
         """Drop a column of a typed table and its data. The time is proportional to the number of rows.
 
@@ -185,8 +172,7 @@ class Database(Maintenance, Publishing):
 
         Raises:
             UnknownTable, UnknownColumn: no such table or column.
-            ConfigurationError: the column is part of the key, has an index, or is observed by an active
-            observer.
+            ConfigurationError: the column is part of the key, indexed, or observed by an active observer.
             LockTimeout: a transaction is still committing to the table; drop the column again later.
             StoreUnavailable: the store does not answer; drop the column again. UnknownColumn then means that
             another client has finished the drop.
@@ -222,9 +208,9 @@ class Database(Maintenance, Publishing):
         encoded = b"" if definition.ranges is None else range_value(definition, model_of(table), value)
         self.schema_changes.add_range(name, encoded)
 
-    def tables(self) -> list[TableDefinition]:
-        """All tables, by name."""
-        return self.client.catalog.tables()
+    def tables(self) -> TableDefinitions:
+        """All tables, by name: a list of `TableDefinition`."""
+        return TableDefinitions(self.client.catalog.tables())
 
     def drop_table(self, name: type[Table] | str) -> None:
         """Remove a table with its rows and indexes. The time is proportional to the number of rows.
@@ -255,11 +241,8 @@ class Database(Maintenance, Publishing):
     def run(self, fn: Callable[[Transaction], T], attempts: int = 10) -> T:
         """Run ``fn`` in a transaction and commit.
 
-        After a conflict, or if garbage collection has passed the snapshot, ``fn`` runs again as a whole, with
-        a new snapshot.
-
-        Raises:
-            TransactionConflict, SnapshotTooOld: if all ``attempts`` (1 or more) failed.
+        After TransactionConflict or SnapshotTooOld, ``fn`` runs again as a whole, with a new snapshot; the
+        last of ``attempts`` (1 or more) raises the error.
         """
         if attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {attempts}")
@@ -317,6 +300,25 @@ class Database(Maintenance, Publishing):
         """
         return Concurrency(self.store, width)
 
+    async def to_thread(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``fn`` in a thread of the database and return its result: ``await db.to_thread(db.run, fn)``.
+
+        A coroutine that calls a database directly stops its event loop until the store answers; with this
+        method the loop goes on. All calls run in one thread, up to 1,000 at a time, and share round trips as
+        in `concurrency`. So ``fn`` may wait for the database only: for code that waits for anything else, or
+        computes for long, use ``asyncio.to_thread``, whose threads may use the database, too.
+
+        ``fn`` sees a copy of the context variables. If the coroutine is cancelled, a function that has begun
+        runs to its end.
+
+        Raises:
+            PercolatorError: the database was closed.
+            Others: as ``fn``.
+        """
+        import asyncio  # a coroutine's caller has imported it; other programs need not wait for it
+
+        return await asyncio.wrap_future(self._background.submit(partial(fn, *args, **kwargs)))
+
     def active_observers(self) -> set[str]:
         """The names of the observers of the newest activation."""
         return self.client.active_observers()
@@ -329,6 +331,7 @@ class Database(Maintenance, Publishing):
                 on the disk, connect again, and check which commits are missing. The connections are closed
                 nevertheless.
         """
+        self._background.close()
         self.client.close()
         self.store.close()
 

@@ -1,21 +1,7 @@
-"""The exceptions of the library.
-
-::
-
-    PercolatorError
-    ├── ConfigurationError        a declaration, URL, server setting or version that cannot work
-    │   └── CyclicChain           observers that would wake each other for ever
-    ├── UnknownTable, UnknownColumn
-    ├── RowExists, RowNotFound    a row of a typed table exists already, or is missing: nothing was written
-    ├── TransactionConflict       aborted, nothing written: run it again
-    │   └── TransactionAborted    rolled back by another client, or by a failover: run it again
-    ├── LockTimeout               a reader has waited too long for a live lock
-    ├── CommitUndetermined        the outcome of a commit could not be learned
-    ├── SnapshotTooOld            below the safe point of garbage collection, or of a dropped table
-    └── StoreUnavailable          the store cannot be reached, is read-only, or is out of memory
+"""The exceptions of the library; `docs/reference/api/errors.md` lists them with remedies.
 
 Each message is one sentence that names what to do next. `TooManyBadRecords`, a PercolatorError, is in
-`percolator_core.spark`. Three errors are Python's own: TimeoutError from `Worker.run_until_idle`, and
+`percolator_core.loading`. Three errors are Python's own: TimeoutError from `Worker.run_until_idle`, and
 ValueError and TypeError for arguments that are not valid.
 """
 
@@ -29,16 +15,22 @@ MOST_NAMED: Final = 200
 
 
 def abbreviated(text: AnyStr, longest: int = MOST_NAMED) -> AnyStr:
-    """Cut a name to ``longest`` characters or bytes, with ``…`` at the end, for a message or a log line.
-
-    Names of columns, and row keys, can be up to 64 KiB long.
-    """
+    """Cut a name or row key of up to 64 KiB to ``longest`` characters or bytes, with ``…`` at the end."""
     if len(text) <= longest:
         return text
     cut = text[: max(1, longest - 1)]
     if isinstance(cut, str):
         return cut + "…"
     return cut + "…".encode()
+
+
+def described(error: BaseException, longest: int) -> str:
+    """Return the type and the message of an error, cut to ``longest`` characters."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - an exception of the user's, with a __str__ of its own
+        message = "<it cannot be printed>"
+    return f"{type(error).__name__}: {message}"[:longest]
 
 
 class PercolatorError(Exception):
@@ -90,9 +82,10 @@ class TransactionConflict(PercolatorError):
 
     ``reason`` is ``"newer commit"`` (another client committed to the cell after this snapshot), ``"locked"``
     (another client is committing to it now), ``"table changed"`` (since the snapshot the table was dropped,
-    or its definition was changed), ``"rolled back"`` (by another client), or ``"failed over"`` (the server
-    where the transaction began was replaced, and data that the transaction read may be lost). The message
-    abbreviates a long ``row`` or ``column``.
+    or its definition was changed; the first read is also refused if any table changes during it),
+    ``"rolled back"`` (by another client), or ``"failed over"`` (the server where the transaction began was
+    replaced, and data that the transaction read may be lost). The message abbreviates a long ``row`` or
+    ``column``.
     """
 
     def __init__(self, table: str, row: bytes, column: str, reason: str) -> None:
@@ -110,10 +103,7 @@ class TransactionConflict(PercolatorError):
 
 
 class TransactionAborted(TransactionConflict):
-    """Another client rolled this transaction back, or its server was replaced (``reason``).
-
-    Nothing was written: run it again.
-    """
+    """Another client rolled this transaction back, or its server was replaced (``reason``); run it again."""
 
 
 class LockTimeout(PercolatorError):

@@ -94,7 +94,19 @@ def torture(
     oracle and failover test the loss of servers and logs. Exits with 1 if a check fails. Ctrl-C ends the
     running suite early, and reports the findings so far.
     """
-    settings = _settings(seed, transactions, kills, clients, rounds, nemesis, url)
+    from percolator_torture.clients.schedule import DEFAULT, HARMLESS, parse_nemeses
+    from percolator_torture.suites.settings import Settings
+
+    default = DEFAULT if url is None else HARMLESS
+    settings = Settings(
+        seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
+        transactions=transactions,
+        kills=kills,
+        clients=clients,
+        rounds=rounds,
+        nemeses=default if nemesis is None else parse_nemeses(nemesis),
+        url=url,
+    )
     keep: Callable[[Sequence[Result]], None] | None = None
     if report is not None:
         keep = partial(_write, report, section, _command(suites or (), settings, nemesis))
@@ -145,30 +157,6 @@ def _print(
     output.result(data, *[line for result in results for line in _lines(result)], *_tables(results))
 
 
-def _settings(  # noqa: PLR0917
-    seed: int | None,
-    transactions: int,
-    kills: int,
-    clients: int,
-    rounds: int | None,
-    nemesis: str | None,
-    url: str | None,
-) -> Settings:
-    from percolator_torture.clients.schedule import DEFAULT, HARMLESS, parse_nemeses
-    from percolator_torture.suites.settings import Settings
-
-    default = DEFAULT if url is None else HARMLESS
-    return Settings(
-        seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
-        transactions=transactions,
-        kills=kills,
-        clients=clients,
-        rounds=rounds,
-        nemeses=default if nemesis is None else parse_nemeses(nemesis),
-        url=url,
-    )
-
-
 def _command(suites: Sequence[str], settings: Settings, nemesis: str | None) -> str:
     """Return the command line that repeats the run, without the page and the URL of a user's server."""
     usual = type(settings)()
@@ -183,8 +171,7 @@ def _command(suites: Sequence[str], settings: Settings, nemesis: str | None) -> 
 
 
 def _write(report: Path, section: str, command: str, results: Sequence[Result]) -> None:
-    from percolator_torture.suites.machine import this_machine
-    from percolator_torture.suites.markdown import write_report
+    from percolator_torture.suites.markdown import this_machine, write_report
 
     write_report(report, section, this_machine(), command, results)
 
@@ -213,7 +200,8 @@ def _tables(results: Sequence[Result]) -> list[RenderableType]:
         for measured in result.tables:
             if not measured.rows:
                 continue
-            table = outputs.table(*measured.headings, title=measured.title, numbers=measured.headings[3:])
+            numbers = [f">{heading}" for heading in measured.headings[3:]]
+            table = outputs.table(*measured.headings[:3], *numbers, title=measured.title)
             for row in measured.rows:
                 table.add_row(*row)
             made += ["", table]

@@ -15,7 +15,7 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Observer, Retry
 from percolator_core.observers.chain import digest_of
 from percolator_core.observers.graph import build_graph, observed_columns
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 TABLES = (TableDefinition("docs", 4), TableDefinition("sums", 4, ("dirty",)))
 QUICK = Retry(attempts=3, backoff=0.005, max_backoff=0.02)
@@ -93,6 +93,6 @@ def running(db: Database, chain: Chain, **settings: Any) -> Iterator[Worker]:
         assert thread.is_alive()
     finally:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert failures == []

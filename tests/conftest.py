@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.spark.fixtures"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,11 +37,11 @@ PATIENCE = 600
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long on a third version of the server, and give slow tests time.
+    """Leave out what takes long on further versions of the server, and give slow tests time.
 
     Files that have slow tests go first, so that in the end no process waits for another one's file.
     """
-    left_out = [item for item in items if _takes_long_on_the_newest(item)]
+    left_out = [item for item in items if _takes_long_on_another_version(item)]
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
@@ -53,8 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in first)
 
 
-def _takes_long_on_the_newest(item: pytest.Item) -> bool:
+def _takes_long_on_another_version(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return any(value == "newest" for value in parameters.values() if isinstance(value, str)) and (
-        item.path.name in LONG or item.get_closest_marker("slow") is not None
-    )
+    versions = {value for value in parameters.values() if isinstance(value, str)}
+    if item.get_closest_marker("client"):
+        return not versions.isdisjoint({"newest", "system"})
+    return "newest" in versions and (item.path.name in LONG or item.get_closest_marker("slow") is not None)

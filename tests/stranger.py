@@ -1,4 +1,4 @@
-"""The environment of somebody who has installed the library and has never seen its repository.
+"""Environments of somebody who has installed the library and has never seen its repository.
 
 In the environment of the tests the library is installed in place, which puts the repository on the path of
 every process: the repository has a package ``observers``, and every project has one. Here the library is
@@ -16,7 +16,10 @@ import sysconfig
 import tomllib
 import venv
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,8 +90,9 @@ def stranger_in(folder: Path) -> Stranger:
         shutil.copytree(ROOT / package, site / Path(package).name, ignore=ignored)
         # As pip does: else each process would compile it anew where PYTHONDONTWRITEBYTECODE is set.
         compileall.compile_dir(site / Path(package).name, quiet=1)
-    # A plain entry of sys.path: the .pth file there, of the installation in place, is not followed.
-    (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    # Plain entries of sys.path: the .pth file there, of the installation in place, is not followed.
+    others = [path for path in sys.path if Path(path).name == "site-packages"]
+    (site / "others.pth").write_text("".join(f"{path}\n" for path in others))
     for name, module in PROGRAMS.items():
         program = made.bin / name
         program.write_text(PROGRAM.format(python=made.python, module=module))
@@ -104,3 +108,39 @@ def stranger_in(folder: Path) -> Stranger:
     assert found.stdout == "None\n", found.stdout + found.stderr
     assert sys.prefix != str(folder)
     return made
+
+
+def installed_in(folder: Path) -> Stranger:
+    """Install the built wheel in a new environment, with its base dependencies and no other package.
+
+    The dependencies are those of the tests: links to their files take the place of a package index.
+    """
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    made = Stranger(folder / "env")
+    venv.create(made.folder, with_pip=False, symlinks=True)
+    install = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-cache", "--no-deps"]
+    subprocess.run([*install, "--python", made.python, str(wheel)], check=True, capture_output=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(made.folder), "platbase": str(made.folder)}))
+    (library,) = metadata.distributions(path=[str(site)])
+    wanted = _requirements(library, "")
+    linked: set[tuple[str, str]] = set()
+    while wanted:
+        name, extra = wanted.pop()
+        if (name, extra) in linked:
+            continue
+        linked.add((name, extra))
+        found = metadata.distribution(name)
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(str(found.locate_file(top)))
+        wanted |= _requirements(found, extra)
+    return made
+
+
+def _requirements(distribution: metadata.Distribution, extra: str) -> set[tuple[str, str]]:
+    """Return the required packages, each once without and once for each extra of it."""
+    found = [Requirement(line) for line in distribution.requires or ()]
+    needed = [one for one in found if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return {(one.name, extra) for one in needed for extra in ("", *one.extras)}

@@ -20,7 +20,7 @@ NAMES = [
         "Database",
         "Durability",
     ),
-    *("Hash", "LockTimeout", "Range", "Table"),
+    *("Hash", "LockTimeout", "Range", "RenamedFrom", "Table"),
     *("ObserverTransaction", "PercolatorError", "RowExists", "RowNotFound", "Snapshot", "SnapshotTooOld"),
     *(
         "StoreUnavailable",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -33,39 +30,6 @@ def write_project(folder: Path, *packages: str) -> None:
         path.write_text(text, encoding="utf-8")
     for package in packages:
         (folder / package / "__init__.py").touch()
-
-
-def modules_of_extras() -> list[str]:
-    """Return the installed modules that a user without extras does not have."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
-    wanted = {re.split(r"[^\w-]", line)[0].lower() for lines in extras.values() for line in lines}
-    return [
-        module
-        for module, packages in importlib.metadata.packages_distributions().items()
-        if {package.lower() for package in packages} <= wanted
-    ]
-
-
-@pytest.mark.parametrize(("marker", "output"), [("typed", "shows"), ("run", "prints")])
-def test_its_programs_run_as_printed_without_the_extras(marker: str, output: str, tmp_path: Path) -> None:
-    write_project(tmp_path)
-    ((_, program),) = blocks(marker)
-    ((_, printed),) = blocks(output)
-    missing = modules_of_extras()
-    assert {"numpy", "pyarrow", "xxhash"} <= set(missing)
-    without = f"import sys; sys.modules.update(dict.fromkeys({missing}))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", without + program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stderr == ""
-    assert done.stdout == printed
 
 
 def test_the_first_observer_fits_on_fifteen_lines() -> None:

@@ -3,6 +3,8 @@
 # Arguments go to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+# Images often set this. The tests start Python thousands of times, and each start would compile all modules again.
+unset PYTHONDONTWRITEBYTECODE
 
 tools/lint.sh
 lint=$?

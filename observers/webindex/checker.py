@@ -29,7 +29,7 @@ from observers.webindex.definitions import (
     share_of,
 )
 from observers.webindex.iteration import exact_ranks, spread
-from observers.webindex.page import Page, is_page, parse
+from observers.webindex.page import Page, is_page, parse_document
 from observers.webindex.rows import cluster_key, pair
 from schemas.webindex import Anchors, Entry, Standing
 
@@ -99,16 +99,8 @@ def check(snapshot: Snapshot, index: ServingIndex | None = None) -> list[Violati
 
 def parse_documents(documents: Table) -> dict[bytes, Page]:
     """Parse every document that is a page."""
-
-    def text(cells: dict[str, bytes], column: str) -> str | None:
-        value = cells.get(column)
-        return value.decode("utf-8", "replace") if value is not None else None
-
-    return {
-        url: parse(url.decode(), cells["contents"], text(cells, "content_type"), text(cells, "redirect"))
-        for url, cells in documents.items()
-        if "contents" in cells and is_page(url)
-    }
+    parsed = {url: parse_document(url, cells) for url, cells in documents.items() if is_page(url)}
+    return {url: page for url, page in parsed.items() if page is not None}
 
 
 # The page's own cells, its links and pointers: exact.

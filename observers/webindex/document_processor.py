@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from observers.webindex.definitions import FIRST_RANK, share_of
-from observers.webindex.page import Page, is_page, parse
+from observers.webindex.page import Page, is_page, parse_document
 from observers.webindex.rows import pair
 from schemas.webindex import Anchors, Outlinks, Pointer, Standing
 
@@ -35,7 +35,7 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     if int(old.get("parsed", b"0")) >= cell.timestamp:
         return
     document = t.get_row("documents", url, ["contents", "content_type", "redirect"])
-    page = _parse(url, document)
+    page = parse_document(url, document)
     if page is None:
         t.delete("pages", url, "parsed")
     else:
@@ -44,19 +44,6 @@ def process(t: ObserverTransaction, cell: Cell) -> None:
     _write_pointer(t, url, old, page)
     content = page.content.encode() if page is not None else None
     _write(t, ("contents", url, "content"), t.get("contents", url, "content"), content)
-
-
-def _parse(url: bytes, document: dict[str, bytes]) -> Page | None:
-    contents = document.get("contents")
-    if contents is None:
-        return None
-    content_type, redirect = document.get("content_type"), document.get("redirect")
-    return parse(
-        url.decode(),
-        contents,
-        content_type.decode("utf-8", "replace") if content_type is not None else None,
-        redirect.decode("utf-8", "replace") if redirect is not None else None,
-    )
 
 
 def _write_links(t: ObserverTransaction, url: bytes, old: dict[str, bytes], page: Page | None) -> None:

@@ -240,6 +240,21 @@ def open_index(path: str | os.PathLike[str] | None = None) -> ServingIndex:
     return found
 
 
+@contextmanager
+def serving_index(path: Path) -> Iterator[None]:
+    """In the block, `open_index` of this process and its children opens the index at ``path``."""
+    before = os.environ.get(ENVIRONMENT)
+    os.environ[ENVIRONMENT] = str(path)
+    try:
+        yield
+    finally:
+        close_indexes()
+        if before is None:
+            del os.environ[ENVIRONMENT]
+        else:
+            os.environ[ENVIRONMENT] = before
+
+
 def close_indexes() -> None:
     """Close this thread's connections."""
     opened: dict[tuple[int, Path], ServingIndex] = _local.__dict__.setdefault("opened", {})

@@ -14,7 +14,7 @@ from observers.webindex.urls import normalise, resolve
 from schemas.webindex import Content, Outlinks, Pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 MAX_TITLE: Final = 300
 MAX_TEXT: Final = 200_000
@@ -106,6 +106,17 @@ def parse(url: str, contents: bytes, content_type: str | None = None, redirect: 
         Pointer(fingerprint=fingerprint, indexable=bool(content.title or content.text)),
         content,
         _collect(url, ((resolve(url, reference), anchor) for reference, anchor in references)),
+    )
+
+
+def parse_document(url: bytes, cells: Mapping[str, bytes]) -> Page | None:
+    """Parse a row of ``documents``; None if it has no contents."""
+    contents = cells.get("contents")
+    if contents is None:
+        return None
+    others = (cells.get(column) for column in ("content_type", "redirect"))
+    return parse(
+        url.decode(), contents, *(None if one is None else one.decode("utf-8", "replace") for one in others)
     )
 
 

@@ -1,8 +1,9 @@
-"""A private PostgreSQL server for the time of a benchmark.
+"""A private PostgreSQL server for the time of a benchmark, or of a test.
 
-The server uses the programs and the default settings of an installation (fsync on). Its data and its Unix
-socket are in a temporary folder; it has no port. PostgreSQL refuses to run as root: started by root, it runs
-as the user ``postgres``, or ``nobody`` if there is none. psycopg 3 is imported with the first connection.
+The server uses the programs and the default settings of an installation (fsync on), besides ``settings``. Its
+data and its Unix socket are in a temporary folder; it has no port. PostgreSQL refuses to run as root: started
+by root, it runs as the user ``postgres``, or ``nobody`` if there is none. psycopg 3 is imported with the
+first connection.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from percolator_bench.peers.cpu import tree_cpu_seconds
@@ -54,7 +54,7 @@ def why_missing() -> str | None:
 class PostgresServer:
     """A server that runs within a ``with`` statement; its data is removed afterwards.
 
-    ``max_connections`` is 1 or more.
+    ``max_connections`` is 1 or more. ``settings`` are further settings, as in postgresql.conf.
 
     Raises:
         ConfigurationError: on entry: the programs or psycopg are missing, or this process is root and the
@@ -62,37 +62,58 @@ class PostgresServer:
         StoreUnavailable: on entry: the server did not start; the message ends with the server's last message.
     """
 
-    def __init__(self, *, max_connections: int = 100) -> None:
+    def __init__(self, *, max_connections: int = 100, settings: Mapping[str, str] | None = None) -> None:
         if max_connections < 1:
             raise ValueError(f"max_connections is 1 or more, not {max_connections}")
-        self._running = _running(max_connections)
+        self._settings = {"max_connections": str(max_connections), **(settings or {})}
+        self._stack = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = Path()
 
     def __enter__(self) -> Self:
-        self._process, self._folder = self._running.__enter__()
+        missing = why_missing()
+        programs = folder_of_programs()
+        if missing is not None or programs is None:
+            raise ConfigurationError(missing or "PostgreSQL is missing")
+        self._programs, self._identity = programs, _identity()
+        # Errors are ignored: the server may remove files of its own while the folder is removed.
+        temporary = tempfile.TemporaryDirectory(prefix="percolator-pg-", ignore_cleanup_errors=True)
+        with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(temporary))
+            if self._identity:
+                os.chown(self._folder, self._identity["user"], self._identity["group"])
+            _make_cluster(programs, self._folder, self._identity)
+            stack.callback(self._stop)
+            self._start()
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process = None
-        self._running.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     @property
     def pid(self) -> int:
         """The process id of the postmaster, the parent of all other processes of the server."""
-        if self._process is None:
-            raise StoreUnavailable("the PostgreSQL server does not run: use it within its with statement")
-        return self._process.pid
+        return self._must_run().pid
 
     @property
     def conninfo(self) -> str:
         """The argument of `connect`, also in another process of the same user."""
+        self._must_run()
         return _conninfo(self._folder)
+
+    def restart(self) -> None:
+        """Stop the server, which ends all sessions, and start it again with the same data and socket.
+
+        Raises StoreUnavailable if it does not start.
+        """
+        self._must_run()
+        self._stop()
+        self._start()
+
+    def _must_run(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise StoreUnavailable("the PostgreSQL server does not run: use it within its with statement")
+        return self._process
 
     def connect(
         self, *, synchronous_commit: bool = True, autocommit: bool = False
@@ -103,6 +124,37 @@ class PostgresServer:
     def cpu_seconds(self) -> float:
         """User and system time so far, of the postmaster and all its children, also ended ones."""
         return tree_cpu_seconds(self.pid)
+
+    def _start(self) -> None:
+        settings = {"listen_addresses": "", "unix_socket_directories": str(self._folder), **self._settings}
+        arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with _log(self._folder).open("wb") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._folder / "data", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                # Ctrl-C goes to the benchmark, which then stops the server.
+                start_new_session=True,
+                **self._identity,
+            )
+        _wait_until_ready(self._process, self._folder)
+
+    def _stop(self) -> None:
+        """Use the fast shutdown, which ends sessions, or the immediate one if that takes too long."""
+        server, self._process = self._process, None
+        if server is None:
+            return
+        for how in (signal.SIGINT, signal.SIGQUIT):
+            server.send_signal(how)
+            try:
+                server.wait(_STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+        server.kill()
+        server.wait()
 
 
 def connect(
@@ -126,27 +178,6 @@ def connect(
 
 def _conninfo(folder: Path) -> str:
     return f"host={folder} user={_ROLE} dbname=postgres"
-
-
-@contextmanager
-def _running(max_connections: int) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    missing = why_missing()
-    programs = folder_of_programs()
-    if missing is not None or programs is None:
-        raise ConfigurationError(missing or "PostgreSQL is missing")
-    identity = _identity()
-    # Errors are ignored: the server may remove files of its own while the folder is removed.
-    with tempfile.TemporaryDirectory(prefix="percolator-pg-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        if identity:
-            os.chown(folder, identity["user"], identity["group"])
-        _make_cluster(programs, folder, identity)
-        server = _start(programs, folder, max_connections, identity)
-        try:
-            _wait_until_ready(server, folder)
-            yield server, folder
-        finally:
-            _stop(server)
 
 
 def folder_of_programs() -> Path | None:
@@ -196,28 +227,6 @@ def _make_cluster(programs: Path, folder: Path, identity: dict[str, Any]) -> Non
         )
 
 
-def _start(
-    programs: Path, folder: Path, max_connections: int, identity: dict[str, Any]
-) -> subprocess.Popen[bytes]:
-    settings = {
-        "listen_addresses": "",
-        "unix_socket_directories": str(folder),
-        "max_connections": str(max_connections),
-    }
-    arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    with _log(folder).open("wb") as log:
-        return subprocess.Popen(
-            [programs / "postgres", "-D", folder / "data", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            # Ctrl-C goes to the benchmark, which then stops the server.
-            start_new_session=True,
-            **identity,
-        )
-
-
 def _log(folder: Path) -> Path:
     return folder / "postgres.log"
 
@@ -236,16 +245,3 @@ def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
     raise StoreUnavailable(
         f"the benchmark's PostgreSQL server did not start; fix the reported problem: {words}"
     )
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Use PostgreSQL's fast shutdown, which ends sessions, or its immediate one if that takes too long."""
-    for how in (signal.SIGINT, signal.SIGQUIT):
-        server.send_signal(how)
-        try:
-            server.wait(_STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            continue
-        return
-    server.kill()
-    server.wait()

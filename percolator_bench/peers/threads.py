@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import Generic, Self, TypeAlias, TypeVar
 
 C = TypeVar("C")
@@ -65,9 +64,7 @@ class Threads(Generic[C]):
                 self._threads[-1].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for jobs in self._jobs:
             jobs.put(None)
         for thread in self._threads:

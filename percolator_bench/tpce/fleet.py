@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from percolator_bench.tpce.orders import Done, Share, Task
@@ -53,7 +53,7 @@ class Fleet:
         """
         crew = self._processes[:workers]
         for number, process in enumerate(crew):
-            _tell(process, Share(seed, first_trade, count, number, workers).line())
+            _tell(process, json.dumps(asdict(Share(seed, first_trade, count, number, workers))))
         for process in crew:
             _hear(process)
         server, started = self.server_cpu(), time.perf_counter()
@@ -87,7 +87,7 @@ def fleet(task: Task, processes: int, server_cpu: Callable[[], float]) -> Iterat
                     start_new_session=True,
                 )
             )
-            _tell(started[-1], task.line())
+            _tell(started[-1], json.dumps(asdict(task)))
         for process in started:
             _hear(process)
         yield Fleet(started, server_cpu)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 
 from percolator_bench.tpce.workload import Brokerage, Item
@@ -22,10 +21,6 @@ class Task:
     customers: int
     synchronous_commit: bool = True
 
-    def line(self) -> str:
-        """Encode the command for the input of a worker."""
-        return json.dumps(asdict(self))
-
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -36,10 +31,6 @@ class Share:
     count: int
     worker: int
     workers: int
-
-    def line(self) -> str:
-        """Encode the command for the input of a worker."""
-        return json.dumps(asdict(self))
 
     def items(self, brokerage: Brokerage) -> list[Item]:
         """Yield the items."""

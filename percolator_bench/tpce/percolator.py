@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
+from percolator_bench.servers import for_each
 from percolator_bench.tpce.state import State
 from percolator_bench.tpce.workload import (
     ACCOUNTS,
@@ -101,11 +102,8 @@ def load(db: Database, brokerage: Brokerage) -> None:
             for customer in customers:
                 _write_customer(t, brokerage, customer)
 
-    with db.concurrency(_LOAD_WIDTH) as executor:
-        for _ in executor.map(write_quotes, _bunches(brokerage.securities, 100)):
-            pass
-        for _ in executor.map(write_customers, _bunches(brokerage.customers, _LOAD_BUNCH)):
-            pass
+    for_each(db, _LOAD_WIDTH, write_quotes, _bunches(brokerage.securities, 100))
+    for_each(db, _LOAD_WIDTH, write_customers, _bunches(brokerage.customers, _LOAD_BUNCH))
 
 
 def _write_customer(t: Transaction, brokerage: Brokerage, customer: int) -> None:

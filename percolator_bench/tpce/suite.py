@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -184,25 +185,18 @@ def _figures_of(side: Side) -> Iterator[Figure]:
     }
     for (name, unit), value in measures.items():
         for workers, runs in side.runs.items():
-            yield _point(side.name, name, unit, workers, [value(run) for run in runs])
+            samples = [value(run) for run in runs]
+            yield median_figure("tpce", side.name, name, unit, samples, axis="workers", at=workers)
     upkeep = side.upkeep * _MICROSECONDS
     yield median_figure("tpce", side.name, "of it, cleaning up", "µs", samples=[upkeep])
 
 
 def _comparison(ours: Side, peer: Side) -> Iterator[Figure]:
-    where = f"{ours.name} ÷ {peer.name}"
+    figure = partial(median_figure, "tpce", f"{ours.name} ÷ {peer.name}", axis="workers")
     pairs = {workers: list(zip(ours.runs[workers], peer.runs[workers], strict=True)) for workers in WORKERS}
     for workers, runs in pairs.items():
         cpu = [ours.cpu(mine) / peer.cpu(other) for mine, other in runs]
-        yield _point(where, "CPU a transaction", "ratio", workers, cpu, CPU)
+        yield figure("CPU a transaction", "ratio", cpu, CPU, at=workers)
     for workers, runs in pairs.items():
         rate = [mine.rate / other.rate for mine, other in runs]
-        yield _point(where, "transactions", "ratio", workers, rate)
-
-
-def _point(  # noqa: PLR0917
-    where: str, name: str, unit: Unit, workers: int, samples: Sequence[float], target: Target | None = None
-) -> Figure:
-    return median_figure(
-        "tpce", where, name, unit, samples=samples, target=target, axis="workers", at=workers
-    )
+        yield figure("transactions", "ratio", rate, at=workers)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
 from percolator_bench.peers import postgres
-from percolator_bench.servers import NAMESPACE
+from percolator_bench.peers.threads import Threads
+from percolator_bench.servers import NAMESPACE, for_each
 from percolator_bench.tpce.orders import Done, Share, Task
 from percolator_bench.tpce.percolator import PercolatorClient
 from percolator_bench.tpce.postgres import PostgresClient
@@ -36,9 +35,7 @@ def percolator_runner(stack: ExitStack, task: Task) -> Runner:
 
     def run(items: Sequence[Item]) -> int:
         client = PercolatorClient(db)
-        with db.concurrency(task.width) as executor:
-            for _ in executor.map(client.do, items):
-                pass
+        for_each(db, task.width, client.do, items)
         return client.attempts
 
     return run
@@ -55,33 +52,17 @@ def postgres_runner(stack: ExitStack, task: Task) -> Runner:
         for _ in range(task.width)
     ]
 
+    threads = stack.enter_context(Threads(clients))
+
     def run(items: Sequence[Item]) -> int:
+        def do(client: PostgresClient, number: int) -> None:
+            client.do(items[number])
+
         before = sum(client.attempts for client in clients)
-        left = deque(items)
-        failures: list[BaseException] = []
-        threads = [threading.Thread(target=_work, args=(client, left, failures)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for failure in failures:
-            raise failure
+        threads.run(do, 0, len(items))
         return sum(client.attempts for client in clients) - before
 
     return run
-
-
-def _work(client: PostgresClient, left: deque[Item], failures: list[BaseException]) -> None:
-    try:
-        while True:
-            try:
-                item = left.popleft()
-            except IndexError:
-                return
-            client.do(item)
-    except BaseException as failure:  # noqa: BLE001 - raised again by the thread that waits for this one
-        failures.append(failure)
-        left.clear()
 
 
 def main() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from percolator_core.database import Database
 from percolator_core.errors import BaseDamaged, ConfigurationError, StoreUnavailable
-
-if TYPE_CHECKING:
-    from percolator_core.database import Database
-    from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.definitions import TableDefinition
 
 
 @dataclass(frozen=True, slots=True)

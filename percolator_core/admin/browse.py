@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
@@ -23,14 +23,14 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
 from percolator_core.layout.key_ranges import scan_bounds
 from percolator_core.layout.keys import BASE, meta_key, rows_key
+from percolator_core.schema.expression import RawFilter
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Bound, Predicate, bind
-from percolator_core.schema.raw_filter import RawFilter
 from percolator_core.store.packing import Command
 from percolator_core.tables.lookup import ByIndex, by_index, choose
 from percolator_core.tables.query import Query, settled
 from percolator_core.tables.select import TabletSelect
-from percolator_core.transaction.scan import TabletScan, first_page
+from percolator_core.transaction.scan import Row, TabletScan, first_page
 from percolator_core.transaction.snapshot import Snapshot
 
 Cells: TypeAlias = Mapping[str, bytes | None]
@@ -188,8 +188,7 @@ def _raw(  # noqa: PLR0917
     def take(some: Sequence[_Steps]) -> list[tuple[bytes, Cells]]:
         scans = [one for one in some if isinstance(one, TabletScan)]
         snapshot.take_scans(scans)
-        found = [row for scan in scans for row in scan.rows if where.holds(*row)]
-        return [(row, {name: value[:cut] for name, value in cells.items()}) for row, cells in found]
+        return _cut_off([row for scan in scans for row in scan.rows if where.holds(*row)], cut)
 
     page = _Search(steps, take, limit, time.monotonic() + seconds).page()
     if not tests or not page.rows:
@@ -198,12 +197,12 @@ def _raw(  # noqa: PLR0917
         scan for row, _ in page.rows for scan in snapshot.tablet_scans(handle, row, row + b"\0", (), 1, cut)
     ]
     snapshot.take_scans(scans)
-    rows = tuple(
-        (row, {name: value[:cut] for name, value in cells.items()})
-        for one in scans
-        for row, cells in one.rows
-    )
-    return RowsPage(rows, page.following, page.in_time)
+    rows = _cut_off([row for scan in scans for row in scan.rows], cut)
+    return RowsPage(tuple(rows), page.following, page.in_time)
+
+
+def _cut_off(rows: Iterable[Row], cut: int | None) -> list[tuple[bytes, Cells]]:
+    return [(row, {name: value[:cut] for name, value in cells.items()}) for row, cells in rows]
 
 
 def _typed(  # noqa: PLR0917
@@ -216,7 +215,7 @@ def _typed(  # noqa: PLR0917
 ) -> RowsPage:
     definition, (low, high) = handle.definition, bounds
     bound: Bound | None = None if where is None else bind(where, definition)
-    columns = definition.value_columns
+    columns = tuple(one for one in definition.value_columns if one.copy is None)
     query = Query(handle, columns, bound)
     plan = choose(snapshot, query, limit) if bound is not None else None
     names = [column.name for column in columns]

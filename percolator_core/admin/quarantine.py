@@ -17,24 +17,20 @@ import binascii
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from percolator_core.catalog.catalog import Catalog
+from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import decode_mark, encode_mark, failed_key, tablet_number
 from percolator_core.layout.records import row_bytes
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row
 from percolator_core.notifications.dirty import DirtyIndex
+from percolator_core.observers import Chain
 from percolator_core.scripts import calls
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from percolator_core.catalog.catalog import Catalog
-    from percolator_core.database import Database
-    from percolator_core.observers import Chain
 
 _COUNTED_AT_ONCE: Final = 500
 """One request counts the cells of at most this many places."""

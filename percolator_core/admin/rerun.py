@@ -21,24 +21,22 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from percolator_core.admin.row_filter import Asked, RowFilter, revision_filter, row_filter
 from percolator_core.base.bases import above_base
 from percolator_core.base.tablet import version_of
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import acknowledgement
 from percolator_core.layout.records import DELETE, Version, unpack_version
 from percolator_core.notifications.activation import active
+from percolator_core.observers import Chain, Observer
 from percolator_core.scripts import calls
 from percolator_core.transaction.scan import PAGE_BYTES
-
-if TYPE_CHECKING:
-    from percolator_core.catalog.table_handle import TableHandle
-    from percolator_core.database import Database
-    from percolator_core.observers import Chain, Observer
-    from percolator_core.transaction.transaction import Transaction
+from percolator_core.transaction.transaction import Transaction
 
 _RowVersions: TypeAlias = tuple[bytes, list[Version | None]]
 """A row key, and the versions of the columns that are read in this row."""

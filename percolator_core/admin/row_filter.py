@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.key_ranges import KeyRange
 from percolator_core.schema.definitions import Column, TableDefinition
-from percolator_core.schema.expression import parse
+from percolator_core.schema.expression import RawFilter, parse
 from percolator_core.schema.literals import tokens
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Joined, Predicate, bind, columns_of
-from percolator_core.schema.raw_filter import RawFilter
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 
@@ -31,17 +30,12 @@ Asked: TypeAlias = str | Predicate
 """A condition: a text or a predicate."""
 
 
-class RowFilter(Protocol):
-    """A filter for the rows of one table.
+RowFilter: TypeAlias = "_Raw | _Typed"
+"""A filter for the rows of one table.
 
-    ``columns`` are the encoded columns that the filter reads. Only rows in ``ranges`` can meet the filter.
-    """
-
-    columns: tuple[bytes, ...]
-    ranges: list[KeyRange]
-
-    def holds(self, row: bytes, cells: Sequence[bytes | None]) -> bool:
-        """Return True if the row with these values of ``columns`` meets the filter."""
+``columns`` are the encoded columns that the filter reads. Only rows in ``ranges`` can meet the filter.
+``holds`` returns True if a row with these values of ``columns`` meets the filter.
+"""
 
 
 def is_on_revision(one: Asked) -> bool:
@@ -77,7 +71,7 @@ class _Raw:
     def __init__(self, handle: TableHandle, where: Iterable[Asked]) -> None:
         self._filter = RawFilter.of(where, handle.name)
         self.columns = tuple(handle.columns[name].encoded for name in self._filter.columns)
-        self.ranges = [
+        self.ranges: list[KeyRange] = [
             (tag, low, high)
             for low, high in self._filter.key_ranges()
             for tag in ([handle.tag(low)] if high == low + b"\0" else handle.tags)
@@ -99,7 +93,7 @@ class _Typed:
         # The marker is read, too: a removed row has no values, not even the default of a later column.
         fields = [handle.marker, *(handle.columns[name] for name in self._names)] if self._names else []
         self.columns = tuple(one.encoded for one in fields)
-        self.ranges = [
+        self.ranges: list[KeyRange] = [
             (handle.tags[piece.tablet], piece.low, piece.high) for piece in pieces(definition, self._bound)
         ]
 

@@ -221,7 +221,17 @@ def _cells(  # noqa: PLR0917
         if count:
             versions = with_cold(versions, cold, count + 1)
         if size or locked:
-            found.append(_cell(one, size, count, locked, versions, at))
+            found.append(
+                CellHistory(
+                    column=one.name,
+                    versions=tuple(versions[:count]),
+                    version=seen_at(versions, at),
+                    more=len(versions) > count,
+                    size=max(0, size - VERSION_HEADER),
+                    unread=bool(size) and not count,
+                    locked=locked,
+                )
+            )
     return tuple(_older(db, handle, row, found, at)), below
 
 
@@ -245,17 +255,3 @@ def _older(
             where = Wanted((handle, tag, found.base), row, [handle.columns[cell.column].encoded])
             read[cell.column] = replace(cell, version=db.client.bases.versions([where])[0][0])
     return [read.get(cell.column, cell) for cell in cells]
-
-
-def _cell(  # noqa: PLR0917
-    one: ColumnFields, size: int, count: int, locked: bool, found: Sequence[Version], at: int
-) -> CellHistory:
-    return CellHistory(
-        column=one.name,
-        versions=tuple(found[:count]),
-        version=seen_at(found, at),
-        more=len(found) > count,
-        size=max(0, size - VERSION_HEADER),
-        unread=bool(size) and not count,
-        locked=locked,
-    )

@@ -15,32 +15,36 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from percolator_core.admin.status import Status
-    from percolator_core.database import Database
+from percolator_core.admin.status import Status
+from percolator_core.database import Database
 
 MOST: Final = 500
 """The default limit of samples: more than a plot can show."""
+
+READ: Final = 6_000
+"""At most about this many samples are read to merge them."""
 
 _AHEAD: Final = 3_600_000
 """If a sample is more than this many milliseconds ahead of the clock, the clock was set back since then."""
 
 
 class ObserverSample(NamedTuple):
-    """Fields of `percolator_core.admin.status.ObserverStatus`; ``oldest`` is rounded to a tenth."""
+    """Fields of `percolator_core.admin.status.ObserverStatus`; ``oldest`` is rounded to a tenth.
+
+    ``peak`` is the highest known backlog since the sample before.
+    """
 
     backlog: int
     oldest: float | None
     failed: int
     ran: int
     failures: int
+    peak: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,11 @@ class Sample:
     observers: Mapping[str, ObserverSample]
 
 
-def record(db: Database, status: Status, keep: float) -> None:
+def record(db: Database, status: Status, keep: float, peaks: Mapping[str, int] | None = None) -> None:
     """Add a sample of ``status``. Remove the samples that were taken more than ``keep`` seconds before it.
+
+    ``peaks`` has the highest backlog of each observer since the sample before, if somebody has counted it in
+    between.
 
     Some older samples may stay for a while. If a request is repeated after a lost reply, the sample is added
     twice, which does no harm.
@@ -73,7 +80,14 @@ def record(db: Database, status: Status, keep: float) -> None:
     if not keep > 0:
         raise ValueError(f"keep is a number of seconds above 0, not {keep!r}")
     rows = [
-        (one.backlog, one.oldest and round(one.oldest, 1), one.failed, one.ran, one.failures)
+        (
+            one.backlog,
+            one.oldest and round(one.oldest, 1),
+            one.failed,
+            one.ran,
+            one.failures,
+            max(one.backlog, (peaks or {}).get(one.name, 0)),
+        )
         for one in status.observers
     ]
     numbers = [
@@ -97,9 +111,11 @@ def samples(
 ) -> list[Sample]:
     """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
-    If there are more than ``limit`` samples (2 or more), the time from the first to the last is divided into
-    equal parts. The first sample of each part and the very last sample are returned. So the cost depends on
-    the limit, not on the number of samples.
+    If there are more than ``limit`` samples (2 or more), they are merged into as many. The time from the
+    first to the last is divided into equal parts, and each part gives its first sample, with the highest
+    ``peak``, ``oldest``, ``failed``, ``locks``, ``memory`` and ``drains`` of the part. The last sample is not
+    merged. If there are more than `READ` samples, only some of each part are read, so that the cost is
+    bounded: then a short peak may be missing.
 
     Raises:
         ValueError: the limit is below 2.
@@ -114,28 +130,73 @@ def samples(
         (b"XRANGE", key, least, most, b"COUNT", limit + 1),
         (b"XREVRANGE", key, most, least, b"COUNT", 1),
     )
-    if len(found) > limit:
-        begin, end = _milliseconds(found[0]), _milliseconds(last[0])
-        bounds = [begin + (end - begin) * part // (limit - 1) for part in range(limit)]
-        commands = [
-            (b"XRANGE", key, b"%d" % first, b"%d" % (behind - 1), b"COUNT", 1)
+    names: dict[bytes, tuple[str, ...]] = {}
+    if len(found) <= limit:
+        return [_unpack(entry, names).sample() for entry in found]
+    begin, end = _milliseconds(found[0]), _milliseconds(last[0])
+    bounds = [begin + (end - begin) * part // (limit - 1) for part in range(limit)]
+    parts = db.store.call(
+        *(
+            (b"XRANGE", key, b"%d" % first, b"%d" % (behind - 1), b"COUNT", max(1, READ // limit))
             for first, behind in pairwise(bounds)
             if first < behind
+        )
+    )
+    merged = [_merged([_unpack(entry, names) for entry in part]) for part in parts if part]
+    return [*merged, _unpack(last[0], names).sample()]
+
+
+class _Columns(NamedTuple):
+    """A sample as it is stored: ``columns`` has a list of the observers' numbers for each field."""
+
+    time: int
+    names: tuple[str, ...]
+    totals: list[int]
+    columns: list[list[Any]]
+
+    def sample(self) -> Sample:
+        each = map(ObserverSample._make, zip(*self.columns, strict=True))
+        locks, memory, workers, drains = self.totals
+        return Sample(self.time, locks, memory, workers, drains, dict(zip(self.names, each, strict=True)))
+
+
+_HIGHEST: Final = tuple(map(ObserverSample._fields.index, ("oldest", "failed", "peak")))
+"""The columns of which a merged sample has the highest numbers."""
+
+
+def _merged(some: Sequence[_Columns]) -> Sample:
+    """Merge the samples of a part of the time; see `samples`.
+
+    Thousands of samples of many observers are merged for one plot. So the samples become objects only
+    afterwards.
+    """
+    first = some[0]
+    # Other observers than at the beginning of the part are rare: they are in the next part.
+    alike = [one for one in some if one.names == first.names]
+    columns = list(first.columns)
+    for field in _HIGHEST:
+        columns[field] = [
+            _highest(numbers) for numbers in zip(*(one.columns[field] for one in alike), strict=True)
         ]
-        found = [entry for some in db.store.call(*commands) for entry in some] + last
-    names: dict[bytes, list[str]] = {}
-    return [_unpack(entry, names) for entry in found]
+    locks, memory, workers, drains = zip(*(one.totals for one in some), strict=True)
+    totals = [max(locks), max(memory), workers[0], max(drains)]
+    return _Columns(first.time, first.names, totals, columns).sample()
 
 
-def _unpack(entry: Sequence[Any], names: dict[bytes, list[str]]) -> Sample:
+def _highest(numbers: Sequence[Any]) -> Any:
+    known = [number for number in numbers if number is not None] if None in numbers else numbers
+    return max(known, default=None)
+
+
+def _unpack(entry: Sequence[Any], names: dict[bytes, tuple[str, ...]]) -> _Columns:
     """Unpack an entry of the stream; ``names`` caches the lists of observers."""
     packed_names, packed = entry[1]
     if packed_names not in names:
-        names[packed_names] = json.loads(zlib.decompress(packed_names))
-    (locks, memory, workers, drains), *columns = json.loads(zlib.decompress(packed))
-    each = map(ObserverSample._make, zip(*columns, strict=True))
-    observers = dict(zip(names[packed_names], each, strict=True))
-    return Sample(_milliseconds(entry) * 1000, locks, memory, workers, drains, observers)
+        names[packed_names] = tuple(json.loads(zlib.decompress(packed_names)))
+    totals, *columns = json.loads(zlib.decompress(packed))
+    if len(columns) < len(ObserverSample._fields):
+        columns.append(columns[0])  # an earlier version recorded no peak: it is the backlog
+    return _Columns(_milliseconds(entry) * 1000, names[packed_names], totals, columns)
 
 
 def _pack(value: Any) -> bytes:

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from percolator_core.admin.bases import BaseStatus, base_status
@@ -24,11 +25,12 @@ from percolator_core.layout.keys import (
     rows_key,
     tablet_number,
 )
-from percolator_core.layout.records import Lock, unpack_lock
-from percolator_core.maintenance.locks import FoundLock, Locks
+from percolator_core.layout.records import unpack_lock
+from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
+from percolator_core.runtime.html import Shown
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.packing import Command
@@ -69,9 +71,8 @@ class ObserverStatus:
     they are leased or wait for a retry. ``oldest`` is the number of seconds for which the oldest of the other
     dirty cells has been due, None if there is none. ``failed`` counts its cells in quarantine. ``active`` is
     True if writers set marks for the observer: the first worker of the chain activates it. ``revision`` is
-    the revision of its code in the chain, None without a chain. ``ran`` is the approximate
-    number of runs of all workers that committed, and ``failures`` is the approximate number of runs that
-    raised an exception (`percolator_core.notifications.counts`).
+    the revision of its code in the chain, None without a chain. ``ran`` and ``failures`` are the approximate
+    numbers of all runs that committed and that raised an exception (`percolator_core.notifications.counts`).
     """
 
     name: str
@@ -97,7 +98,7 @@ class StoreStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Status(Shown):
     """The state of a namespace at the moment ``time``, in microseconds by the server's clock."""
 
     namespace: str
@@ -222,13 +223,17 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
         commands += [(b"ZCARD", rows_key(tag)), (b"ZCARD", locks_key(tag))]
         commands += [(b"ZCARD", dirty_key(tag, name)) for name in names]
         commands += [(b"HLEN", failed_key(tag, name)) for name in names]
-    replies, each = call(db, commands), 2 + 2 * len(names)
-    found = []
-    for number, tag in enumerate(handle.tags):
-        rows, locked, *counts = replies[number * each : (number + 1) * each]
-        dirty, failed = counts[: len(names)], counts[len(names) :]
-        found.append(TabletStatus(tablet_number(tag), rows, locked, sum(dirty), sum(failed)))
-    return found
+    replies, each = iter(call(db, commands)), len(names)
+    return [
+        TabletStatus(
+            number=tablet_number(tag),
+            rows=next(replies),
+            locks=next(replies),
+            dirty=sum(islice(replies, each)),
+            failed=sum(islice(replies, each)),
+        )
+        for tag in handle.tags
+    ]
 
 
 def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
@@ -247,7 +252,24 @@ def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
     alive = call(db, [db.client.liveness(owner) for owner in owners])
     living = {owner for owner, lives in zip(owners, alive, strict=True) if lives}
     name = db.catalog.column_name
-    return [_held(place, lock, now, living, name) for place, lock in zip(found, unpacked, strict=True)]
+    held = []
+    for place, lock in zip(found, unpacked, strict=True):
+        primary = decode_primary(lock.primary)
+        held.append(
+            HeldLock(
+                table=place.table,
+                row=place.row,
+                column=name(place.table, place.column),
+                start_timestamp=place.start_ts,
+                age=max(0.0, (now - place.wall) / 1e6),
+                time_to_live=lock.ttl_ms / 1000,
+                primary=(primary.table, primary.row, name(primary.table, primary.column)),
+                is_primary=primary == CellAddress(place.tag, place.row, place.column),
+                owner=lock.owner.decode(errors="replace"),
+                owner_alive=lock.owner in living,
+            )
+        )
+    return held
 
 
 def observed_tablets(
@@ -375,22 +397,4 @@ def _observer(
         revision=revision,
         ran=counts.ran,
         failures=counts.failed,
-    )
-
-
-def _held(
-    place: FoundLock, lock: Lock, now: int, living: set[bytes], name: Callable[[str, bytes], str]
-) -> HeldLock:
-    primary = decode_primary(lock.primary)
-    return HeldLock(
-        table=place.table,
-        row=place.row,
-        column=name(place.table, place.column),
-        start_timestamp=place.start_ts,
-        age=max(0.0, (now - place.wall) / 1e6),
-        time_to_live=lock.ttl_ms / 1000,
-        primary=(primary.table, primary.row, name(primary.table, primary.column)),
-        is_primary=primary == CellAddress(place.tag, place.row, place.column),
-        owner=lock.owner.decode(errors="replace"),
-        owner_alive=lock.owner in living,
     )

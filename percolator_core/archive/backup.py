@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from percolator_core.archive import files
 from percolator_core.archive.cells import RowCells, settle, tablet_cells
@@ -26,11 +26,12 @@ from percolator_core.archive.marks import Marks
 from percolator_core.base.location import Location
 from percolator_core.base.row_set import RowSet
 from percolator_core.catalog.catalog import Entry
-from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.layout.keys import acknowledged
 from percolator_core.layout.records import KIND
+from percolator_core.maintenance.methods import Maintenance
+from percolator_core.runtime.html import Shown
 from percolator_core.schema.definitions import to_json
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.snapshot import Snapshot
@@ -45,20 +46,12 @@ _CHAIN_FIELDS: Final = ("digest", "observers", "observed")
 """The fields of the chain's record that a backup has."""
 
 _ATTEMPTS: Final = 3
-"""A backup is attempted at most this many times, if columns or tables are dropped during each attempt."""
 _DELTAS: Final = 8
 """The number of row sets of changed cells after which all cells of a tablet are written."""
 
 
-class Connection(Protocol):
-    """The part of `percolator_core.Database` that a backup uses."""
-
-    client: Client
-    schema_changes: SchemaChanges
-
-
 @dataclass(frozen=True, slots=True)
-class BackedUp:
+class BackedUp(Shown):
     """The result of a backup: its ``number``, from 1, and the ``timestamp`` (microseconds) of its snapshot.
 
     ``tables`` counts the tables, indexes included. ``written`` counts the new files except the manifest, and
@@ -75,7 +68,7 @@ class BackedUp:
 
 
 def backup(
-    db: Connection, url: str, *, keep: int | None = None, progress: Progress | None = None
+    db: Maintenance, url: str, *, keep: int | None = None, progress: Progress | None = None
 ) -> BackedUp:
     """Write a backup of the namespace of ``db``, as of one time, while its clients work on.
 
@@ -118,7 +111,7 @@ def backup(
     )
 
 
-def _write(db: Connection, location: Location, progress: Progress | None) -> tuple[Manifest, dict[str, int]]:
+def _write(db: Maintenance, location: Location, progress: Progress | None) -> tuple[Manifest, dict[str, int]]:
     """Write a backup; return its manifest, and the size of each new file."""
     attempt = 1
     while True:
@@ -141,9 +134,9 @@ def check_complete(client: Client) -> None:
 
 
 class _Run:
-    """One attempt at a backup. ``written`` has the sizes of the files that it has written."""
+    """One attempt at a backup. ``written`` has the sizes of the new files by name."""
 
-    def __init__(self, db: Connection, location: Location, progress: Progress | None) -> None:
+    def __init__(self, db: Maintenance, location: Location, progress: Progress | None) -> None:
         self._db = db
         self._client = db.client
         self._location = location
@@ -153,7 +146,6 @@ class _Run:
         self._number = 1 + max(files.manifests(location).values(), default=0)
 
     def write(self) -> Manifest:
-        """Write the files and the manifest. Raises as `backup`."""
         client = self._client
         timestamp, entries = self._moment()
         with Snapshot(client, timestamp) as snapshot:
@@ -270,7 +262,6 @@ def _before(last: Manifest | None, entry: Entry) -> dict[int, TabletFiles]:
 
 
 def _is_overgrown(tablet: TabletFiles) -> bool:
-    """Return True if the row sets of changed cells are so many, or so large, that all cells are written."""
     full, deltas = tablet.row_sets[: tablet.full], tablet.row_sets[tablet.full :]
     return len(deltas) >= _DELTAS or sum(one.size for one in deltas) * 2 > sum(one.size for one in full)
 

@@ -38,11 +38,7 @@ class RowCells(NamedTuple):
 
 
 def settle(client: Client, at: int) -> None:
-    """Resolve the locks of all transactions that began at or before the timestamp ``at``.
-
-    Raises:
-        LockTimeout: such a transaction is still committing; call again later.
-    """
+    """Resolve the locks of all transactions that began at ``at`` or before. Raises as `Locks.settle`."""
     Locks(client).settle(lambda lock: lock.start_ts <= at)
 
 
@@ -88,10 +84,7 @@ def _with_base(
 
 
 def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow) -> RowCells:
-    """Merge ``row``, which is from the base, with ``above``, the cells of the same row in the store.
-
-    A cell of the store replaces the cell of the base.
-    """
+    """Merge ``row`` of the base with ``above``, the cells of the same row in the store, which replace it."""
     times = dict.fromkeys(row.cells, row.time) | dict(row.times)
     cells = {column: _version(times[column], value) for column, value in row.cells.items()}
     if handle.is_typed:

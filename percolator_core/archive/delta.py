@@ -36,9 +36,7 @@ def deltalake() -> Any:
         import deltalake as found
         import pyarrow as pa  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError(
-            f"a publication needs deltalake ({error}): pip install 'percolator-core[publish]'"
-        ) from error
+        raise ConfigurationError("a publication needs deltalake: pip install deltalake pyarrow") from error
     return found
 
 
@@ -58,12 +56,13 @@ class OpenTable:
         self._writer = writer
         self.uri, self._options = uri_and_options(url)
         self._table: DeltaTable | None = None
-        delta = deltalake()
+        self._delta = deltalake()
+        self._errors = self._delta.exceptions
         try:
             self._table = self._newest()
-        except delta.exceptions.TableNotFoundError:
+        except self._errors.TableNotFoundError:
             pass
-        except (delta.exceptions.DeltaError, OSError, ValueError) as error:
+        except (self._errors.DeltaError, OSError, ValueError) as error:
             raise self._failed("read", error) from error
 
     @property
@@ -97,9 +96,9 @@ class OpenTable:
         """
         import pyarrow as pa
 
-        delta, rows = deltalake(), _Batches(batches)
+        rows = _Batches(batches)
         with self._committing(rows):
-            delta.write_deltalake(
+            self._delta.write_deltalake(
                 self.uri if self._table is None else self._table,
                 pa.RecordBatchReader.from_batches(schema, rows),
                 mode="overwrite",
@@ -154,7 +153,6 @@ class OpenTable:
         """
         if self._table is None:
             return
-        delta = deltalake()
         try:
             self._table.vacuum(
                 max(1, round(keep.total_seconds() / 3600)),
@@ -162,34 +160,32 @@ class OpenTable:
                 enforce_retention_duration=False,
                 full=True,
             )
-        except (delta.exceptions.DeltaError, OSError) as error:
+        except (self._errors.DeltaError, OSError) as error:
             raise self._failed("clean up", error) from error
 
     def _newest(self) -> DeltaTable:
-        table: DeltaTable = deltalake().DeltaTable(self.uri, storage_options=self._options)
+        table: DeltaTable = self._delta.DeltaTable(self.uri, storage_options=self._options)
         return table
 
     def _properties(self, timestamp: int, about: dict[str, str]) -> Any:
-        delta = deltalake()
-        return delta.CommitProperties(
+        return self._delta.CommitProperties(
             custom_metadata={**about, "percolator.timestamp": str(timestamp)},
             # No retry after another commit, which may have changed the same rows.
             max_commit_retries=0,
-            app_transactions=[delta.Transaction(self._writer, timestamp)],
+            app_transactions=[self._delta.Transaction(self._writer, timestamp)],
         )
 
     @contextmanager
     def _committing(self, rows: _Batches) -> Iterator[None]:
         """Turn the errors of deltalake into ours, and read the version that was written."""
-        errors = deltalake().exceptions
         try:
             yield
         except BaseException as error:
             if rows.error is not None:
                 raise rows.error  # noqa: B904 - deltalake's error is about the same failure
-            if isinstance(error, errors.CommitFailedError):
+            if isinstance(error, self._errors.CommitFailedError):
                 raise Overtaken from error
-            if isinstance(error, errors.DeltaError | OSError):
+            if isinstance(error, self._errors.DeltaError | OSError):
                 raise self._failed("write", error) from error
             raise
         self._table = self._newest()

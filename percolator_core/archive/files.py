@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -70,7 +70,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarksFile:
-    """A file with marks of a tablet. ``marks`` is their number; ``size`` is the size without compression."""
+    """A file with ``marks`` marks of a tablet; ``size`` is its size without compression."""
 
     file: str
     marks: int
@@ -80,11 +80,9 @@ class MarksFile:
 
 @dataclass(frozen=True, slots=True)
 class TabletFiles:
-    """The files of a tablet: its row sets and its marks.
+    """The files of a tablet: its row sets, of which the first ``full`` are full, and its marks.
 
-    ``full`` is the number of row sets that together have all cells. They come first; row sets with later
-    changes follow them. ``digests`` has a hash of the cells of each row set, so that a row set with equal
-    cells is not written again.
+    ``digests`` has a hash of the cells of each row set, so that equal cells are not written again.
     """
 
     row_sets: tuple[RowSet, ...] = ()
@@ -148,8 +146,7 @@ def save(location: Location, manifest: Manifest) -> None:
 
 def manifests(location: Location) -> dict[str, int]:
     """Return the names of all manifests with their numbers. Raises StoreUnavailable."""
-    found = [(one, _NAME.fullmatch(one)) for one in location.names() if "/" not in one]
-    return {name: int(match[1]) for name, match in found if match is not None}
+    return {name: int(match[1]) for name in location.names() if (match := _NAME.fullmatch(name))}
 
 
 def newest(location: Location, number: int | None = None) -> Manifest | None:
@@ -253,16 +250,12 @@ def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:
     """
     full, deltas = tablet.row_sets[: tablet.full], tablet.row_sets[tablet.full :]
     # The key ranges of full row sets follow each other, so only one of them is in memory at a time.
-    streams = [_numbered(0, (line for one in full for line in _lines(location, one)))]
-    streams += [_numbered(place, _lines(location, one)) for place, one in enumerate(deltas, 1)]
-    merged = heapq.merge(*streams, key=itemgetter(0, 1, 2))
-    for _, versions in groupby(merged, itemgetter(0, 1)):
-        *_, (key, column, _, version) = versions
-        yield key, column, version
-
-
-def _numbered(place: int, lines: Iterable[Line]) -> Iterator[tuple[bytes, bytes, int, bytes]]:
-    return ((key, column, place, version) for key, column, version in lines)
+    streams: list[Iterator[Line]] = [chain.from_iterable(_lines(location, one) for one in full)]
+    streams += [_lines(location, one) for one in deltas]
+    # Of equal cells, the merge yields the one of the last stream last.
+    for _, versions in groupby(heapq.merge(*streams, key=itemgetter(0, 1)), itemgetter(0, 1)):
+        *_, last = versions
+        yield last
 
 
 def _lines(location: Location, found: RowSet) -> Iterator[Line]:
@@ -284,9 +277,7 @@ def _is_intact(found: RowSet, content: memoryview) -> bool:
         return False
     from pyarrow import parquet
 
-    metadata = parquet.read_metadata(pyarrow().BufferReader(content))
-    chunks = range(metadata.num_row_groups * metadata.num_columns)
-    ranges = [row_set.chunk_range(metadata, chunk) for chunk in chunks]
+    ranges = row_set.chunk_ranges(parquet.read_metadata(pyarrow().BufferReader(content)))
     return all(
         crc32(content[start : start + size]) == found.checksum_of(chunk)
         for chunk, (start, size) in enumerate(ranges)

@@ -64,10 +64,7 @@ class Marks:
         return any((observer, mark) in self._found for observer in self._observers)
 
     def at_snapshot(self) -> list[Mark]:
-        """Return the cells that were dirty at the snapshot's timestamp.
-
-        The errors are those of a read.
-        """
+        """Return the cells that were dirty at the snapshot's timestamp. Raises the errors of a read."""
         marks = [
             Mark(observer, row, column, record)
             for (observer, mark), record in self._found.items()

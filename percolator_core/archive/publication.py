@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
-from percolator_core.archive.cells import settle, tablet_cells
+from percolator_core.archive.cells import RowCells, settle, tablet_cells
 from percolator_core.archive.delta import OpenTable, Overtaken, changes_schema
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import PercolatorError, SnapshotTooOld
 from percolator_core.layout.keys import MARKER, decode_column, is_internal
 from percolator_core.layout.records import unpack_version
+from percolator_core.runtime.html import Shown
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.arrow_values import batch_of
@@ -48,7 +49,7 @@ _PAUSE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class Published(Shown):
     """A published version: the table as of ``timestamp`` (microseconds).
 
     ``version`` is its number in the Delta table. ``mode`` is ``"incremental"`` if only changed and removed
@@ -121,8 +122,6 @@ class Publishing:
 
 
 class _Publication:
-    """One attempt to publish a table."""
-
     def __init__(self, client: Client, name: str, target: OpenTable, progress: Progress | None) -> None:
         self._client = client
         self._name = name
@@ -131,7 +130,7 @@ class _Publication:
         self._rows = 0
 
     def run(self, begun: float) -> Published:
-        """Write a version. Raises Overtaken, and the errors of `Publishing.publish`."""
+        """Write a version. Raises Overtaken if another publisher was first."""
         with Snapshot(self._client) as snapshot:
             at, last = snapshot.start_timestamp, self._target.timestamp
             if last >= at:
@@ -191,19 +190,21 @@ class _Rows:
         self._client = client
         self._snapshot = snapshot
         self._handle = handle
-        self._at = snapshot.start_timestamp
+
+    def _cells(self, since: int) -> Iterator[RowCells]:
+        at = self._snapshot.start_timestamp
+        for tablet in range(self._handle.tablets):
+            yield from tablet_cells(self._client, self._handle, tablet, at, since)
 
 
 class _TypedRows(_Rows):
-    """The rows of a typed table."""
-
     def __init__(self, client: Client, snapshot: Snapshot, handle: TableHandle) -> None:
         super().__init__(client, snapshot, handle)
         from percolator_core.tables.arrow import arrow_schema  # it needs pyarrow
 
         definition = handle.definition
-        self._query = Query(handle, definition.columns)
-        self.schema = arrow_schema(definition.columns)
+        self._query = Query(handle, definition.shown_columns)
+        self.schema = arrow_schema(definition.shown_columns)
         self.key = definition.key
 
     def all(self) -> Iterator[pa.RecordBatch]:
@@ -213,13 +214,12 @@ class _TypedRows(_Rows):
 
     def changes(self, since: int) -> Iterator[pa.RecordBatch]:
         found: list[bytes] = []
-        for tablet in range(self._handle.tablets):
-            for row in tablet_cells(self._client, self._handle, tablet, self._at, since):
-                if any(not is_internal(column) or column == MARKER for column in row.cells):
-                    found.append(row.key)
-                if len(found) >= _ROWS:
-                    yield self._changed(found)
-                    found = []
+        for row in self._cells(since):
+            if any(not is_internal(column) or column == MARKER for column in row.cells):
+                found.append(row.key)
+            if len(found) >= _ROWS:
+                yield self._changed(found)
+                found = []
         if found:
             yield self._changed(found)
 
@@ -265,16 +265,15 @@ class _Cells(_Rows):
     def _read(self, since: int) -> Iterator[list[tuple[bytes, str, int, bytes | None]]]:
         found: list[tuple[bytes, str, int, bytes | None]] = []
         size = 0
-        for tablet in range(self._handle.tablets):
-            for row in tablet_cells(self._client, self._handle, tablet, self._at, since):
-                for column, packed in row.cells.items():
-                    if is_internal(column):
-                        continue
-                    version = unpack_version(packed)
-                    found.append((row.key, decode_column(column), version.commit_ts, version.value))
-                    size += len(packed)
-                if len(found) >= _ROWS or size >= _BYTES:
-                    yield found
-                    found, size = [], 0
+        for row in self._cells(since):
+            for column, packed in row.cells.items():
+                if is_internal(column):
+                    continue
+                version = unpack_version(packed)
+                found.append((row.key, decode_column(column), version.commit_ts, version.value))
+                size += len(packed)
+            if len(found) >= _ROWS or size >= _BYTES:
+                yield found
+                found, size = [], 0
         if found:
             yield found

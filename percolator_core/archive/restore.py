@@ -14,13 +14,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import groupby, zip_longest
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Final
 
 from percolator_core.archive import files
-from percolator_core.archive.backup import RESTORING, Connection, Progress
+from percolator_core.archive.backup import RESTORING, Progress
 from percolator_core.archive.cells import tablet_cells
 from percolator_core.archive.files import Line, Manifest, Mark, TabletFiles
 from percolator_core.base.location import Location
@@ -29,6 +28,8 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, abbreviated
 from percolator_core.layout.keys import dirty_key, encode_mark, failed_key, is_internal
 from percolator_core.layout.records import KIND, unpack_version
+from percolator_core.maintenance.methods import Maintenance
+from percolator_core.runtime.html import Shown
 from percolator_core.schema.definitions import from_json
 from percolator_core.scripts import calls
 
@@ -42,18 +43,8 @@ _FLUSH_BYTES: Final = 64 << 20
 _MARKS_AT_ONCE: Final = 500
 
 
-class Restorable(Connection, Protocol):
-    """The part of `percolator_core.Database` that a restore uses."""
-
-    def set_base(self, table: str, location: str | None, cold_after: timedelta | None = None) -> None:
-        """As `percolator_core.Database.set_base`."""
-
-    def flush(self, table: str, everything: bool = False) -> Any:
-        """As `percolator_core.Database.flush`."""
-
-
 @dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Shown):
     """The result of a restore of the backup ``number``, which is as of ``timestamp`` (microseconds).
 
     ``tables`` counts the tables, indexes included. ``rows`` and ``cells`` include internal ones, such as
@@ -73,7 +64,7 @@ class Restored:
 
 def restore(
     url: str,
-    db: Restorable,
+    db: Maintenance,
     *,
     number: int | None = None,
     bases: Mapping[str, str] | None = None,
@@ -113,11 +104,9 @@ def restore(
 
 
 class _Restore:
-    """One restore."""
-
     def __init__(
         self,
-        db: Restorable,
+        db: Maintenance,
         location: Location,
         manifest: Manifest,
         bases: Mapping[str, str],
@@ -133,7 +122,6 @@ class _Restore:
         self._rows = self._cells = self._marks = self._quarantined = 0
 
     def run(self, begun: float) -> Restored:
-        """Restore the backup. Raises as `restore`."""
         manifest = self._manifest
         self._begin()
         self._create_tables()
@@ -230,7 +218,7 @@ class _Restore:
     def _lines(self, tablet: TabletFiles, marked: set[tuple[bytes, bytes]]) -> Iterator[Line]:
         """Yield the cells to be written: all except the deletions that every observer has processed."""
         for line in files.read_cells(self._location, tablet):
-            if not line[2][KIND] or (line[0], line[1]) in marked:
+            if not line[2][KIND] or line[:2] in marked:
                 yield line
 
     def _verify(self, handle: TableHandle, number: int, lines: Iterable[Line]) -> None:
@@ -281,20 +269,21 @@ def _comparable(
 
 def _steps(lines: Iterable[Line]) -> Iterator[list[bytes | int]]:
     """Yield the arguments of `calls.write_cells` in steps of a bounded size."""
-    rows: dict[bytes, list[bytes]] = {}
-    cells = size = 0
-    for key, column, version in lines:
-        rows.setdefault(key, []).extend((column, version))
-        cells, size = cells + 1, size + len(key) + len(column) + len(version)
-        if size >= _STEP_BYTES or cells >= _STEP_CELLS:
-            yield _flat(rows)
-            rows, cells, size = {}, 0, 0
-    if rows:
-        yield _flat(rows)
+    some: list[Line] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += sum(map(len, line))
+        if size >= _STEP_BYTES or len(some) >= _STEP_CELLS:
+            yield _flat(some)
+            some, size = [], 0
+    if some:
+        yield _flat(some)
 
 
-def _flat(rows: Mapping[bytes, list[bytes]]) -> list[bytes | int]:
+def _flat(lines: Iterable[Line]) -> list[bytes | int]:
     flat: list[bytes | int] = []
-    for key, cells in rows.items():
+    for key, some in groupby(lines, itemgetter(0)):
+        cells = [part for line in some for part in line[1:]]
         flat += (key, len(cells) // 2, *cells)
     return flat

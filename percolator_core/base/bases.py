@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 CACHE_VARIABLE: Final = "PERCOLATOR_BASE_CACHE"
 _CACHE_SIZE: Final = "256MiB"
-"""Memory for content of files: tails of row sets, and decoded columns of row groups."""
 
 _ENTRY_BYTES: Final = 1000
 """Estimated memory of an entry of a manifest, without its checksums."""
@@ -64,10 +63,9 @@ class Bases:
 
     def location(self, url: str) -> Location:
         """Return the location of a URL. Raises ConfigurationError as `Location`."""
-        found = self._locations.get(url)
-        if found is None:
-            found = self._locations[url] = Location(url)
-        return found
+        if url not in self._locations:
+            self._locations[url] = Location(url)
+        return self._locations[url]
 
     def values(self, wanted: Sequence[Wanted]) -> list[list[bytes | None]]:
         """Return the values of the wanted cells, row by row. Raises as `tablet`."""
@@ -94,7 +92,6 @@ class Bases:
             )
 
     def _held(self, handle: TableHandle, tag: bytes, reference: bytes) -> TabletBase:
-        """Like `tablet`, but raise NotHeld instead of reading a file; so does the returned base."""
         known = self._known(handle, tag, reference)
         if known is None:
             raise NotHeld

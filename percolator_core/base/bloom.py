@@ -36,7 +36,7 @@ class BloomFilter:
     __slots__ = ("_bits", "_blocks", "_digest")
 
     def __init__(self, packed: bytes) -> None:
-        # xxhash belongs to an extra, and clients without a base also import this module.
+        # Clients without a base also import this module.
         from xxhash import xxh64_intdigest
 
         self._digest = xxh64_intdigest

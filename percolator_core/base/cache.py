@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Loading(Future[Mapping[Hashable, T]], Generic[T]):
-    """A load that is under way, with its thread and the keys that it loads."""
+    """A load that is under way, in a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,34 +24,6 @@ class _Loading(Future[Mapping[Hashable, T]], Generic[T]):
 
 class NotHeld(Exception):
     """A value is not in the cache."""
-
-
-class HeldOnly(Generic[T]):
-    """A view of a cache that loads nothing, for callers that must not wait for a file."""
-
-    def __init__(self, cache: ByteCache[T]) -> None:
-        self._cache = cache
-        self.held = cache.held
-
-    def get(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:  # noqa: ARG002
-        """Return the value of ``key``. Raises NotHeld if it is not in the cache."""
-        found = self._cache.held(key)
-        if found is None:
-            raise NotHeld
-        return found
-
-    def get_all(
-        self,
-        queue: Hashable,  # noqa: ARG002
-        keys: Sequence[Hashable],
-        load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],  # noqa: ARG002
-        size_of: Callable[[T], int],  # noqa: ARG002
-    ) -> Mapping[Hashable, T]:
-        """Return the values of ``keys``. Raises NotHeld if one is not in the cache."""
-        found = self._cache.held_of(keys)
-        if len(found) < len(keys):
-            raise NotHeld
-        return found
 
 
 class ByteCache(Generic[T]):
@@ -97,7 +69,7 @@ class ByteCache(Generic[T]):
         try:
             while True:
                 with self._lock:
-                    found.update(self.held_of(keys))
+                    found.update(self._held_of(keys))
                     missing = [key for key in keys if key not in found]
                     if not missing:
                         return found
@@ -130,8 +102,11 @@ class ByteCache(Generic[T]):
             pass  # another thread has just forgotten it; a lock would make each hit slower
         return found[0]
 
-    def held_of(self, keys: Iterable[Hashable]) -> dict[Hashable, T]:
-        """Return the values of those ``keys`` that are here."""
+    def held_only(self) -> ByteCache[T]:
+        """Return a view of this cache for callers that must not wait: it raises NotHeld and loads nothing."""
+        return _HeldOnly(self._values)
+
+    def _held_of(self, keys: Iterable[Hashable]) -> dict[Hashable, T]:
         found = {key: self.held(key) for key in keys}
         return {key: value for key, value in found.items() if value is not None}
 
@@ -174,3 +149,23 @@ class ByteCache(Generic[T]):
         while self.size > self.capacity:
             _, (_, gone) = self._values.popitem(last=False)
             self.size -= gone
+
+
+class _HeldOnly(ByteCache[T]):
+    """The values of another cache, without loads."""
+
+    def __init__(self, values: OrderedDict[Hashable, tuple[T, int]]) -> None:
+        super().__init__(0)
+        self._values = values
+
+    def get_all(
+        self,
+        queue: Hashable,  # noqa: ARG002
+        keys: Sequence[Hashable],
+        load: Callable[[Sequence[Hashable]], Mapping[Hashable, T]],  # noqa: ARG002
+        size_of: Callable[[T], int],  # noqa: ARG002
+    ) -> Mapping[Hashable, T]:
+        found = self._held_of(keys)
+        if len(found) < len(keys):
+            raise NotHeld
+        return found

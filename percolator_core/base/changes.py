@@ -56,9 +56,7 @@ class BaseChanges:
         self._store = client.store
 
     def settle(self, entry: Entry) -> bool:
-        """Move the bases of all tablets to the location in the definition.
-
-        Without a location there, the rows move back into the store.
+        """Move the bases of all tablets to the definition's location, or without one back into the store.
 
         Return False if another client has changed the table.
 
@@ -94,8 +92,9 @@ class BaseChanges:
 
     def _move(self, handle: TableHandle, tag: bytes, reference: bytes, rule: BaseRule, number: int) -> bool:
         """Copy the files of a tablet to the rule's location, and publish the copy of its manifest."""
-        old, new = self._location(reference), self._client.bases.location(rule.location)
-        manifest = manifests.load(old, manifests.split_reference(reference)[1])
+        url, name = manifests.split_reference(reference)
+        old, new = self._client.bases.location(url), self._client.bases.location(rule.location)
+        manifest = manifests.load(old, name)
         folder = folder_of(rule, number)
         entries = tuple(_copied(old, new, folder, entry) for entry in manifest.entries)
         copied = Manifest(manifest.number + 1, manifest.timestamp, entries)
@@ -156,9 +155,6 @@ class BaseChanges:
                 else:
                     self._store.one((b"HDEL", key, field))
         return removed
-
-    def _location(self, reference: bytes) -> Location:
-        return self._client.bases.location(manifests.split_reference(reference)[0])
 
 
 def reference_of(store: Store, tag: bytes) -> bytes:

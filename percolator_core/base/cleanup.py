@@ -11,13 +11,12 @@ that, the store refuses the manifests of all maintainers that began before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import percolator_core.base.manifest as manifests
-from percolator_core.base.location import StoredFile
 from percolator_core.base.manifest import TabletFolder, publish
 from percolator_core.errors import BaseDamaged
 from percolator_core.store import Store
@@ -26,10 +25,10 @@ _MANIFEST: Final = re.compile(r"/manifest-(\d+)-[^/]*$")
 
 
 def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since: float) -> int:
-    """Remove those files of a tablet that no reader needs; return the number of removed files.
+    """Remove those files of a tablet that no reader needs; return their number.
 
-    ``reference`` names the valid manifest. Three kinds of files stay: files of the valid manifest, files
-    of manifests that were replaced after ``since`` (seconds since 1970), and files written after ``since``.
+    ``reference`` names the valid manifest, whose files stay. So do files that were written after ``since``
+    (seconds since 1970), and files of manifests that were replaced after ``since``.
 
     Raises:
         BaseDamaged: the valid manifest is missing or damaged.
@@ -38,7 +37,7 @@ def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since:
     location, name = folder.location, manifests.split_reference(reference)[1]
     files = location.files(folder.name)
     valid = manifests.load(location, name)
-    old = [one.name for one in files if one.written < since]
+    old = [one for one, written in files.items() if written < since]
     needed = {name, *valid.files}
     for late in _in_use(files, valid.number, since):
         needed.add(late)
@@ -47,26 +46,23 @@ def remove_unneeded(store: Store, folder: TabletFolder, reference: bytes, since:
     unneeded = [one for one in old if one not in needed]
     if not unneeded:
         return 0
-    published, _ = publish(store, folder, reference, replace(valid, number=valid.number + 1))
-    if published != "published":
+    if publish(store, folder, reference, replace(valid, number=valid.number + 1)) is None:
         return 0
     for one in unneeded:
         location.remove(one)
     return len(unneeded)
 
 
-def _in_use(files: Sequence[StoredFile], valid: int, since: float) -> Iterator[str]:
+def _in_use(files: Mapping[str, float], valid: int, since: float) -> Iterator[str]:
     """Yield the names of the manifests that were replaced at or after ``since``.
 
     The file of manifest n + 1 is written just before manifest n is replaced. So the time of that file counts
     as the time of the replacement.
     """
-    numbers = {one.name: int(found[1]) for one in files if (found := _MANIFEST.search(one.name))}
+    numbers = {name: int(found[1]) for name in files if (found := _MANIFEST.search(name))}
     written: dict[int, float] = {}
-    for one in files:
-        number = numbers.get(one.name)
-        if number is not None:
-            written[number] = max(written.get(number, 0.0), one.written)
+    for name, number in numbers.items():
+        written[number] = max(written.get(number, 0.0), files[name])
     for name, number in numbers.items():
         if number < valid and written.get(number + 1, 0.0) >= since:
             yield name

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import percolator_core.base.manifest as manifests
 from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.manifest import Entry, Manifest, TabletFolder, publish
@@ -109,54 +110,47 @@ def _size(entry: Entry) -> float:
     return entry.row_set.size * (1 - _removed(entry))
 
 
-class TabletCompaction:
-    """Compacts one tablet. ``manifest`` is its valid manifest; ``reference`` names the manifest."""
+def compact(
+    store: Store,
+    definition: TableDefinition,
+    folder: TabletFolder,
+    reference: bytes,
+    pace: Pace,
+    *,
+    everything: bool,
+) -> Iterator[int]:
+    """Merge row sets of a tablet as long as `plan` chooses some; yield the bytes that each merge has written.
 
-    def __init__(  # noqa: PLR0917
-        self,
-        store: Store,
-        definition: TableDefinition,
-        folder: TabletFolder,
-        manifest: Manifest,
-        reference: bytes,
-        pace: Pace,
-    ) -> None:
-        self._store = store
-        self._definition = definition
-        self._folder = folder
-        self._pace = pace
-        self.manifest = manifest
-        self._reference = reference
+    ``reference`` names the tablet's manifest. If another client has published a manifest, the merges end.
 
-    def run(self, chosen: Plan) -> int | None:
-        """Merge the entries; return the bytes written, or None if the manifest is no longer the valid one.
-
-        Raises:
-            BaseDamaged: a file is missing or damaged.
-            StoreUnavailable: the store or the location does not answer. Nothing has changed.
-        """
-        last = self.manifest
+    Raises:
+        BaseDamaged: a file is missing or damaged.
+        StoreUnavailable: the store or the location does not answer. Finished merges are valid.
+    """
+    last = manifests.load(folder.location, manifests.split_reference(reference)[1])
+    while chosen := plan(last, everything=everything):
         inside = set(chosen.entries)
         parts = tuple(last.entries[number] for number in chosen.entries)
         rest = [entry for number, entry in enumerate(last.entries) if number not in inside]
-        written = list(self._write(Manifest(last.number, last.timestamp, parts)))
+        written = list(_written(definition, folder, Manifest(last.number, last.timestamp, parts), pace))
         manifest = Manifest(last.number + 1, last.timestamp, (*rest, *map(Entry, written)))
-        published, reference = publish(self._store, self._folder, self._reference, manifest)
-        if published != "published":
-            return None
-        self.manifest, self._reference = manifest, reference
-        return sum(one.size for one in written)
+        new = publish(store, folder, reference, manifest)
+        if new is None:
+            return
+        last, reference = manifest, new
+        yield sum(one.size for one in written)
 
-    def _write(self, parts: Manifest) -> Iterator[RowSet]:
-        location, folder = self._folder.location, self._folder.name
-        # The merge has its own cache, so that it does not displace the values of readers.
-        cache: ByteCache[Any] = ByteCache(_CACHE_BYTES)
-        base = TabletBase(self._definition, location, parts, cache)
-        for some in _in_pieces(base.compacted()):
-            written = row_set.write(location, folder, some)
-            if written is not None:
-                self._pace.wrote(written.size)
-                yield written
+
+def _written(
+    definition: TableDefinition, folder: TabletFolder, parts: Manifest, pace: Pace
+) -> Iterator[RowSet]:
+    # The merge has its own cache, so that it does not displace the values of readers.
+    cache: ByteCache[Any] = ByteCache(_CACHE_BYTES)
+    for some in _in_pieces(TabletBase(definition, folder.location, parts, cache).compacted()):
+        written = row_set.write(folder.location, folder.name, some)
+        if written is not None:
+            pace.wrote(written.size)
+            yield written
 
 
 def _in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

@@ -11,17 +11,22 @@ The steps are in an order in which a crash at any step does no harm (Kudu flushe
 4. The cells that have not changed since step 1 are evicted from the store. A crash leaves some of them there.
 
 Two flushes of one tablet do no harm: only one of them publishes, and the other one evicts nothing.
+
+Import this module only after a call of `arrow_values.pyarrow`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
-from percolator_core.base import removed, row_set
-from percolator_core.base.manifest import Entry, Manifest, TabletFolder, publish
+import pyarrow as pa
+
+from percolator_core.base import row_set
+from percolator_core.base.manifest import Entry, Manifest, Removed, TabletFolder, publish
 from percolator_core.base.pace import Pace
+from percolator_core.base.portion import Portion, repeated
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MARKER
@@ -29,12 +34,6 @@ from percolator_core.layout.records import KIND, PUT, VALUE, commit_of
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import ColdRows
 from percolator_core.store import Store
-from percolator_core.tables.arrow_values import pyarrow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from percolator_core.base.portion import Portion
 
 _STEP_ROWS: Final = 100
 _STEP_BYTES: Final = 1 << 20
@@ -47,9 +46,8 @@ ROW_SET_BYTES: Final = 64 << 20
 """A row set, which is made in memory, has at most about this many bytes of cells."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """The result of a flush: ``rows`` that left the store, and the ``bytes`` of the row sets written."""
+class Flushed(NamedTuple):
+    """The numbers of rows that left the store, and of bytes of the row sets written."""
 
     rows: int
     bytes: int
@@ -58,9 +56,8 @@ class Flushed:
 class TabletFlush:
     """Flushes one tablet.
 
-    ``base`` is the tablet's base, with its files in ``folder``. ``reference`` names the base's manifest; it
-    is b"" without a manifest. ``observers`` are all observers of the table. ``pace`` makes pauses
-    between the steps.
+    ``reference`` names the manifest of ``base``; it is b"" without one. ``observers`` are all observers of
+    the table.
     """
 
     def __init__(  # noqa: PLR0917
@@ -119,7 +116,7 @@ class TabletFlush:
                 steps.append(found)
                 size += self._size(found)
             if size >= ROW_SET_BYTES or (steps and not bound):
-                yield _portion(steps)
+                yield Portion(steps)
                 steps, size = [], 0
 
     def _cold(self, timestamp: int, before: int, bound: bytes) -> ColdRows:
@@ -137,10 +134,10 @@ class TabletFlush:
     def _size(self, step: ColdRows) -> int:
         """The bytes of a step; keys and names that a raw table's file repeats count one eighth."""
         size = len(step.keys) + len(step.versions)
-        return size if self._definition.is_typed else size + _repeated(step) // 8
+        return size if self._definition.is_typed else size + repeated(step) // 8
 
     def _add_to_base(self, portion: Portion, timestamp: int) -> int | None:
-        """Write and publish the rows; return the bytes written, or None if they were not published."""
+        """Return the bytes written, or None if the rows were not published."""
         merged, replaced = self._merge(portion)
         written = row_set.write(self._folder.location, self._folder.name, merged)
         entries = [*self._without(replaced), *([] if written is None else [Entry(written)])]
@@ -213,13 +210,14 @@ class TabletFlush:
             positions = sorted({*replaced[number], *([] if before is None else before.tolist())})
             if len(positions) < entry.row_set.rows:
                 folder = self._folder
-                yield replace(entry, removed=removed.write(folder.location, folder.name, positions))
+                yield replace(entry, removed=Removed.write(folder.location, folder.name, positions))
 
     def _publish(self, manifest: Manifest) -> bool:
-        outcome, reference = publish(self._store, self._folder, self._reference, manifest)
-        if outcome != "published":
+        reference = publish(self._store, self._folder, self._reference, manifest)
+        if reference is None:
             return False
-        self._base = self._base.with_manifest(manifest)
+        base = self._base
+        self._base = TabletBase(base.definition, base.location, manifest, base.cache)
         self._reference = reference
         return True
 
@@ -236,17 +234,3 @@ class TabletFlush:
                 break
             evicted, stamp = evicted + found.rows, found.stamp
         return evicted
-
-
-def _repeated(step: ColdRows) -> int:
-    pyarrow()
-    from percolator_core.base.portion import repeated  # it needs pyarrow
-
-    return repeated(step)
-
-
-def _portion(steps: Sequence[ColdRows]) -> Portion:
-    pyarrow()
-    from percolator_core.base.portion import Portion  # it needs pyarrow
-
-    return Portion(steps)

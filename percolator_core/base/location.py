@@ -8,10 +8,10 @@ of a file. If the writer dies, no manifest names the file, and maintenance remov
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,15 +21,7 @@ from percolator_core.tables.arrow_values import pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOCAL: Final = "local"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of a location: its name, and when it was written, in seconds since 1970."""
-
-    name: str
-    written: float
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Location:
@@ -71,13 +63,12 @@ class Location:
     @property
     def absolute_url(self) -> str:
         """The URL with an absolute path."""
-        local = self._file_system.type_name == _LOCAL
-        return (f"file://{self._path}" if local else self.url).rstrip("/")
+        return (self.url if self.folder is None else f"file://{self._path}").rstrip("/")
 
     @property
     def folder(self) -> str | None:
         """The path of the folder on this machine's file system; None for an object store."""
-        return self._path.rstrip("/") if self._file_system.type_name == _LOCAL else None
+        return self._path.rstrip("/") if self._file_system.type_name == "local" else None
 
     def __repr__(self) -> str:
         return f"Location({self.shown!r})"
@@ -94,7 +85,7 @@ class Location:
         """
         path = self._at(name)
         with self._reported("write", name):
-            if self._file_system.type_name == _LOCAL:
+            if self.folder is not None:
                 self._file_system.create_dir(path.rpartition("/")[0], recursive=True)
             stream = self._file_system.open_output_stream(path)
             try:
@@ -145,10 +136,13 @@ class Location:
 
     def names(self) -> list[str]:
         """Return the names of all files, with their folders. Raises StoreUnavailable."""
-        return sorted(one.name for one in self.files())
+        return sorted(self.files())
 
-    def files(self, folder: str = "") -> list[StoredFile]:
-        """Return the files in a folder and the folders below it. Raises StoreUnavailable."""
+    def files(self, folder: str = "") -> dict[str, float]:
+        """Return when each file in and below a folder was written, in seconds since 1970, by name.
+
+        Raises StoreUnavailable.
+        """
         from pyarrow import fs
 
         path = self._at(folder).rstrip("/")
@@ -157,11 +151,7 @@ class Location:
                 fs.FileSelector(path, allow_not_found=True, recursive=True)
             )
         front = len(self._path.rstrip("/")) + 1
-        return [
-            StoredFile(one.path[front:], one.mtime.timestamp())
-            for one in found
-            if one.type == fs.FileType.File
-        ]
+        return {one.path[front:]: one.mtime.timestamp() for one in found if one.type == fs.FileType.File}
 
     def remove(self, name: str) -> None:
         """Remove a file; do nothing if there is none. Raises StoreUnavailable."""
@@ -184,7 +174,7 @@ class Location:
         try:
             with self.create(name) as file:
                 file.write(content)
-            right = name in {one.name for one in self.files(folder)} and self.read(name) == content
+            right = name in self.files(folder) and self.read(name) == content
             self.remove_folder(folder)
         except (StoreUnavailable, FileNotFoundError) as error:
             raise ConfigurationError(f"{self.shown!r} is no usable location: {error}") from error
@@ -199,7 +189,7 @@ class Location:
 
     def _sync(self, path: str) -> None:
         """Sync a local file and its folders to the disk. A finished upload is durable by itself."""
-        if self._file_system.type_name != _LOCAL:
+        if self.folder is None:
             return
         # This file may be the first one in its folders, which then have to be synced, too.
         above = [one for one in Path(path).parents if one.is_relative_to(self._path)]
@@ -224,11 +214,20 @@ class Location:
         except FileNotFoundError:
             raise
         except OSError as error:
-            reason = str(error).splitlines()[0].rstrip(". ")
             raise StoreUnavailable(
-                f"cannot {action} {name or 'the files'} at {self.shown} ({reason}): "
+                f"cannot {action} {name or 'the files'} at {self.shown} ({reason_of(error)}): "
                 "make room or grant the right, then try again"
             ) from error
+
+
+def is_remote(url: str) -> bool:
+    """Return True if ``url`` names something in an object store, not a path of this machine."""
+    return not url.startswith("file:") and _SCHEME.match(url) is not None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of a file system's message, for a sentence that goes on."""
+    return str(error).splitlines()[0].rstrip(". ")
 
 
 def local_path(url: str, folder: Path | None = None) -> str | None:
@@ -236,7 +235,7 @@ def local_path(url: str, folder: Path | None = None) -> str | None:
 
     A relative path is below ``folder``, by default the current directory.
     """
-    if not url.startswith("file:") and "://" in url:
+    if is_remote(url):
         return None
     path = url.removeprefix("file:")
     if path.startswith("//"):

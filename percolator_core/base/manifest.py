@@ -10,33 +10,66 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 from percolator_core.base.location import Location
 from percolator_core.base.row_set import RowSet
 from percolator_core.errors import BaseDamaged
 from percolator_core.scripts import calls
-from percolator_core.scripts.replies import Published
 from percolator_core.store import Store
+from percolator_core.tables.arrow_values import pyarrow
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 
 _FORMAT: Final = 1
 _CHECKSUM_BYTES: Final = 8
 
+_POSITION: Final = "<u4"
+_CODEC: Final = "zstd"
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The file with the positions of a row set's removed rows (`percolator_core.base.removed`)."""
+    """A file with the positions of those rows of a row set that are no longer part of the table.
+
+    A row counts as removed if a newer row set has the row, or if the row was deleted. The positions are
+    ascending numbers of 32 bits, compressed.
+    """
 
     file: str
     rows: int
     checksum: int
 
+    @classmethod
+    def write(cls, location: Location, folder: str, positions: Sequence[int]) -> Removed:
+        """Write positions, which ascend strictly. Raises StoreUnavailable as `Location.create`."""
+        import numpy as np
+
+        content = pyarrow().compress(np.array(positions, _POSITION).tobytes(), codec=_CODEC, asbytes=True)
+        name = f"{folder}/removed-{uuid.uuid4().hex}"
+        with location.create(name) as file:
+            file.write(content)
+        return cls(name, len(positions), crc32(content))
+
+    def load(self, location: Location) -> Positions:
+        """Return the positions. Raises as `Location.read_verified`."""
+        import numpy as np
+
+        content = location.read_verified(self.file, lambda found: crc32(found) == self.checksum)
+        size = self.rows * np.dtype(_POSITION).itemsize
+        return np.frombuffer(pyarrow().decompress(content, size, codec=_CODEC, asbytes=True), _POSITION)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row set in a manifest, and its rows that are no longer part of the table."""
+    """A row set in a manifest, and its removed rows."""
 
     row_set: RowSet
     removed: Removed | None = None
@@ -57,12 +90,8 @@ class Manifest:
     @property
     def files(self) -> frozenset[str]:
         """The names of the files of all row sets and removed rows."""
-        return frozenset(
-            file
-            for entry in self.entries
-            for file in (entry.row_set.file, entry.removed.file if entry.removed else None)
-            if file is not None
-        )
+        row_sets = [one.row_set.file for one in self.entries]
+        return frozenset([*row_sets, *(one.removed.file for one in self.entries if one.removed)])
 
     @property
     def rows(self) -> int:
@@ -88,17 +117,9 @@ class Manifest:
             most = max(most, height)
         return most
 
-    def pack(self) -> bytes:
-        """Return the content of the manifest's file."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, default=bytes.hex, sort_keys=True).encode()
-
 
 class TabletFolder(NamedTuple):
-    """The folder with the files of one tablet's base.
-
-    ``tag`` is the tag of the tablet, and ``version`` the version of the table. ``name`` is the name of the
-    folder in the location.
-    """
+    """The folder ``name`` with the files of one tablet's base; ``version`` is the version of the table."""
 
     tag: bytes
     version: bytes
@@ -106,14 +127,12 @@ class TabletFolder(NamedTuple):
     name: str
 
 
-def publish(
-    store: Store, folder: TabletFolder, expected: bytes, manifest: Manifest
-) -> tuple[Published, bytes]:
+def publish(store: Store, folder: TabletFolder, expected: bytes, manifest: Manifest) -> bytes | None:
     """Write a manifest, and make it valid if ``expected`` is the reference of the manifest that is valid now.
 
-    Return the outcome, and the new reference. The row sets of the manifest must be complete and on disk.
-    The files are kept after a refusal: if the call was sent twice, the first attempt may have published the
-    manifest, and a later manifest may name the same row sets.
+    Return the new reference, or None if the store has refused it. The row sets of the manifest must be
+    complete and on disk. The files are kept after a refusal: if the call was sent twice, the first attempt
+    may have published the manifest, and a later manifest may name the same row sets.
 
     Raises:
         StoreUnavailable: the store or the location does not answer.
@@ -123,11 +142,11 @@ def publish(
     # Durable, because a failover must not bring back the previous manifest: rows that are evicted from the
     # store after this call would be lost.
     [published] = store.run_all([call], durably=True)
-    return published, new
+    return new if published == "published" else None
 
 
 def reference(location: Location, name: str) -> bytes:
-    """Return the reference of the manifest ``name``."""
+    """Return the reference of a manifest."""
     return f"{location.url}\n{name}".encode()
 
 
@@ -139,7 +158,8 @@ def split_reference(packed: bytes) -> tuple[str, str]:
 
 def write(location: Location, folder: str, manifest: Manifest) -> str:
     """Write a manifest into a folder, and return its name. Raises StoreUnavailable as `Location.create`."""
-    content = manifest.pack()
+    fields = {"format": _FORMAT, **asdict(manifest)}
+    content = json.dumps(fields, default=bytes.hex, sort_keys=True).encode()
     # The name has a random part: another maintainer that writes an equal manifest, and later removes its
     # file, must not remove this file.
     name = f"{folder}/manifest-{manifest.number}-{uuid.uuid4().hex}-{_checksum(content)}.json"

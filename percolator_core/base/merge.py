@@ -28,8 +28,8 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import Bound
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema
-from percolator_core.tables.arrow_keys import KeyParts
-from percolator_core.tables.arrow_values import arrow_type, of_values
+from percolator_core.tables.arrow_columns import KeyParts, of_values
+from percolator_core.tables.arrow_values import arrow_type
 from percolator_core.tables.select import misfit
 
 _UNCHANGED: Final = object()
@@ -57,12 +57,16 @@ def selected(  # noqa: PLR0917
         StoreUnavailable: a file of the base cannot be read now.
         ConfigurationError: a delta does not match the table's definition.
     """
-    merge = _Merge(base.definition, columns, bound, deltas, _between(deltas, low, high))
+    keys = sorted(key for key in deltas if low <= key and (high is None or key < high))
+    merge = _Merge(base.definition, columns, bound, deltas, keys)
     found = [merge.of_group(group) for reader in base.readers for group in reader.groups(low, high)]
     schema = _schema(columns)
     pieces = [pa.RecordBatch.from_arrays(piece, schema=schema) for piece in found if piece is not None]
     fresh = merge.of_store() or [pa.array([], field.type) for field in schema]
-    return _table(list(_in_order(pieces, pa.RecordBatch.from_arrays(fresh, schema=schema))), schema, reverse)
+    ordered = list(_in_order(pieces, pa.RecordBatch.from_arrays(fresh, schema=schema)))
+    if reverse:
+        ordered = [piece.take(pa.array(np.arange(len(piece))[::-1])) for piece in reversed(ordered)]
+    return pa.Table.from_batches([piece for piece in ordered if len(piece)], schema)
 
 
 def nothing(columns: Sequence[Column]) -> pa.Table:
@@ -74,15 +78,8 @@ def _schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(KEY, pa.binary(), False), *arrow_schema(columns)])
 
 
-def _between(keys: Iterable[bytes], low: bytes, high: bytes | None) -> list[bytes]:
-    return sorted(key for key in keys if low <= key and (high is None or key < high))
-
-
 class _Merge:
-    """The columns and the predicate of a select, and the deltas of its range.
-
-    ``keys`` are the keys of the deltas in ascending order.
-    """
+    """The columns and the predicate of a select, the deltas, and their keys in the range, which ascend."""
 
     def __init__(
         self,
@@ -140,10 +137,7 @@ class _Merge:
 
 
 class _Rows:
-    """Rows of one row group, or rows that only the store has, column by column.
-
-    ``exists`` has False for each removed row; it is None if no row was removed.
-    """
+    """Rows, column by column; ``exists`` has False for each removed row, and is None without removed rows."""
 
     keys: pa.Array
     exists: Any = None
@@ -318,9 +312,3 @@ def _inserted(piece: pa.RecordBatch, fresh: pa.RecordBatch) -> pa.RecordBatch:
     at = [bisect_left(keys, key) for key in fresh.column(0).to_pylist()]
     positions = np.insert(np.arange(len(piece)), at, np.arange(len(piece), len(piece) + len(fresh)))
     return pa.concat_batches([piece, fresh]).take(pa.array(positions))
-
-
-def _table(pieces: Sequence[pa.RecordBatch], schema: pa.Schema, reverse: bool) -> pa.Table:
-    if reverse:
-        pieces = [piece.take(pa.array(np.arange(len(piece))[::-1])) for piece in reversed(pieces)]
-    return pa.Table.from_batches([piece for piece in pieces if len(piece)], schema)

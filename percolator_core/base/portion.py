@@ -11,14 +11,22 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from percolator_core.base.row_set import GROUP_ROWS, KEY, RAW_COLUMN, BaseRow, batches, schema_of
+from percolator_core.base.row_set import GROUP_ROWS, BaseRow, batches, order_of, schema_of
 from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import KIND, VERSION_HEADER
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.scripts.replies import ColdRows
-from percolator_core.tables.arrow_keys import KeyParts, Numbers, gathered, keys_of, offsets_of, pieces
-from percolator_core.tables.arrow_values import of_bytes, texts
+from percolator_core.tables.arrow_columns import (
+    KeyParts,
+    Numbers,
+    gathered,
+    keys_of,
+    of_bytes,
+    offsets_of,
+    pieces,
+    texts,
+)
 
 _EVICTED_BYTES: Final = 1 << 20
 """The rows that one step evicts have about this many bytes in total, because the script reads whole rows."""
@@ -107,8 +115,8 @@ class Portion:
         arrays = self._typed(definition, chosen) if definition.is_typed else self._raw(chosen)
         rows = pa.Table.from_arrays(arrays, schema=schema_of(definition))
         if merged:
-            order = [(name, "ascending") for name in (KEY, RAW_COLUMN) if name in rows.schema.names]
-            rows = pa.concat_tables([rows, pa.Table.from_batches(batches(definition, merged))]).sort_by(order)
+            rows = pa.concat_tables([rows, pa.Table.from_batches(batches(definition, merged))])
+            rows = rows.sort_by(order_of(rows.schema))
         return iter(rows.combine_chunks().to_batches(max_chunksize=GROUP_ROWS))
 
     def _typed(self, definition: TableDefinition, chosen: Numbers) -> list[pa.Array]:

@@ -25,7 +25,8 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import Bound, Group, Test, required
 from percolator_core.schema.row_keys import least_above
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import arrow_type, float_words, of_values, stored
+from percolator_core.tables.arrow_columns import float_words, of_values, stored
+from percolator_core.tables.arrow_values import arrow_type
 
 Columns: TypeAlias = Callable[[str], pa.Array]
 """Returns a column as an Arrow array, by the column's name. `Column.missing` replaces nulls in the array."""

@@ -8,20 +8,19 @@ and decoded columns are kept in a cache that all row sets of a client share.
 from __future__ import annotations
 
 import json
+import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from percolator_core.base import removed
 from percolator_core.base.bloom import BloomFilter
-from percolator_core.base.cache import ByteCache, HeldOnly
-from percolator_core.base.chunks import Chunks, together
+from percolator_core.base.cache import ByteCache
 from percolator_core.base.columns import Keys, Values
-from percolator_core.base.location import Location
+from percolator_core.base.location import Location, reason_of
 from percolator_core.base.manifest import Entry
 from percolator_core.base.row_set import FIRST_KEYS, KEY, chunk_range
 from percolator_core.errors import BaseDamaged
@@ -30,8 +29,13 @@ from percolator_core.tables.arrow_values import pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from percolator_core.base.manifest import Positions
+
 _TAIL_OBJECTS: Final = 4
 """Estimated memory of an opened tail, as a multiple of its bytes. The parsed footer has many objects."""
+
+_GAP: Final = 1 << 16
+"""Column chunks are read in one request if at most this many bytes are between them."""
 
 
 class Span(NamedTuple):
@@ -47,11 +51,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tail:
-    """The parsed tail of a row set.
-
-    ``numbers`` has the position of each column by name. ``rows_before`` has, for each row group, the number
-    of rows before it.
-    """
+    """The parsed tail of a row set: the columns' positions by name, and the rows before each row group."""
 
     metadata: Any
     numbers: Mapping[str, int]
@@ -63,7 +63,7 @@ class _Tail:
 class RowSetReader:
     """Reads one row set of a manifest. Threads may share it."""
 
-    def __init__(self, location: Location, entry: Entry, cache: ByteCache[Any] | HeldOnly[Any]) -> None:
+    def __init__(self, location: Location, entry: Entry, cache: ByteCache[Any]) -> None:
         self.entry = entry
         self._location = location
         self._file = entry.row_set.file
@@ -77,19 +77,17 @@ class RowSetReader:
 
     def about(self, low: bytes, high: bytes | None) -> int:
         """Return the approximate number of rows from key ``low`` to below ``high``. Raises as `find`."""
-        row_set = self.entry.row_set
-        if row_set.high < low or (high is not None and row_set.low >= high):
+        rows = self.entry.row_set.rows
+        if self._high < low or (high is not None and self._low >= high):
             return 0
-        if low <= row_set.low and (high is None or row_set.high < high):
-            return row_set.rows
+        if low <= self._low and (high is None or self._high < high):
+            return rows
         first_keys = self.first_keys
-        groups = bisect_left(first_keys, high or row_set.high) - max(0, bisect_right(first_keys, low) - 1)
-        return max(1, row_set.rows * groups // len(first_keys))
+        groups = bisect_left(first_keys, high or self._high) - max(0, bisect_right(first_keys, low) - 1)
+        return max(1, rows * groups // len(first_keys))
 
     def find(self, key: bytes) -> list[Span]:
         """Return the spans of a row key, one for each row group that has it; none if the row was removed.
-
-        Only a row of a raw table can have its cells in several row groups.
 
         Raises:
             BaseDamaged: the file is missing or damaged.
@@ -127,7 +125,7 @@ class RowSetReader:
         return found
 
     def positions(self, spans: Sequence[Span]) -> Iterator[int]:
-        """Yield the positions that the rows of ``spans`` have in the whole row set. Raises as `find`."""
+        """Yield the positions of rows in the whole row set. Raises as `find`."""
         for group, start, stop in spans:
             before = self._tail().rows_before[group]
             yield from range(before + start, before + stop)
@@ -162,7 +160,7 @@ class RowSetReader:
     def batches(
         self, low: bytes, high: bytes | None, columns: Sequence[str], *, reverse: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from key ``low`` to below ``high`` without removed rows: a batch for each row group.
+        """Yield the rows from key ``low`` to below ``high``, a batch for each row group.
 
         The batches have the keys, and those ``columns`` that the row set has. With ``reverse``, the last rows
         come first. Raises as `find`, also during the iteration.
@@ -177,8 +175,7 @@ class RowSetReader:
 
     def groups(self, low: bytes, high: bytes | None) -> list[RowGroup]:
         """Return the row groups that may have rows from key ``low`` to below ``high``. Raises as `find`."""
-        row_set = self.entry.row_set
-        if row_set.high < low or (high is not None and row_set.low >= high):
+        if self._high < low or (high is not None and self._low >= high):
             return []
         tail = self._tail()
         first = max(0, bisect_left(tail.first_keys, low) - 1)
@@ -193,27 +190,27 @@ class RowSetReader:
         tail = self._tail()
         numbers = [tail.numbers[name] for name in columns if name in tail.numbers]
         chunks = [group * len(tail.numbers) + number for number in numbers]
+        # Memory that is not written to costs nothing. A lack of it is not damage.
+        file = mmap.mmap(-1, self.entry.row_set.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with self._reporting_damage():
-            file = self._fetch([(chunk, *chunk_range(tail.metadata, chunk)) for chunk in sorted(chunks)])
-            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=tail.metadata)
+            self._fetch(file, [(chunk, *chunk_range(tail.metadata, chunk)) for chunk in sorted(chunks)])
+            found = parquet.ParquetFile(pa.BufferReader(pa.py_buffer(file)), metadata=tail.metadata)
             table = found.read_row_group(group, columns=list(columns), use_threads=False)
             if len(table) != tail.metadata.row_group(group).num_rows:
                 raise self._damaged("a row group has another number of rows than its footer says")
         [batch] = table.combine_chunks().to_batches()
         return batch
 
-    def _fetch(self, chunks: Iterable[tuple[int, int, int]]) -> Chunks:
-        """Fetch and verify chunks, given by number, position and size in the order of the file."""
-        file = Chunks(self.entry.row_set.size)
-        for some in together(chunks):
+    def _fetch(self, file: mmap.mmap, chunks: Iterable[tuple[int, int, int]]) -> None:
+        """Fetch and verify chunks, and write them to their places in ``file``; all other bytes stay zeros."""
+        for some in _together(chunks):
             begin, end = some[0][1], some[-1][1] + some[-1][2]
             content = self._location.read_at(self._file, begin, end - begin)
             for chunk, start, size in some:
                 part = memoryview(content)[start - begin : start - begin + size]
                 if crc32(part) != self.entry.row_set.checksum_of(chunk):
                     raise self._damaged(f"the checksum of part {chunk} is wrong")
-            file.add(begin, content)
-        return file
+            file[begin:end] = content
 
     def _tail(self) -> _Tail:
         key = self._file, "tail"
@@ -246,13 +243,14 @@ class RowSetReader:
             rows += group.num_rows
         return _Tail(metadata, numbers, first_keys, rows_before, filters)
 
-    def removed_positions(self) -> removed.Positions | None:
+    def removed_positions(self) -> Positions | None:
         """Return the positions of the removed rows; None if there are none. Raises as `find`."""
         gone = self.entry.removed
         if gone is None:
             return None
-        load = partial(removed.load, self._location, gone)
-        found: removed.Positions = self._cache.get((gone.file,), load, lambda one: one.nbytes)
+        found: Positions = self._cache.get(
+            (gone.file,), lambda: gone.load(self._location), lambda one: one.nbytes
+        )
         return found
 
     def _is_removed(self, position: int) -> bool:
@@ -266,24 +264,38 @@ class RowSetReader:
 
     @contextmanager
     def _reporting_damage(self) -> Iterator[None]:
-        """Report a missing file, and content that cannot be decoded, as damage of this row set."""
         try:
             yield
         except FileNotFoundError:
             raise self._damaged("it is missing") from None
         except (pyarrow().ArrowException, OSError) as error:
-            raise self._damaged(str(error).splitlines()[0].rstrip(". ")) from error
+            raise self._damaged(reason_of(error)) from error
 
     def _damaged(self, reason: str) -> BaseDamaged:
         return BaseDamaged(self._location.shown, self._file, reason)
 
 
+def _together(chunks: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield groups of chunks that are close together, since each request to an object store takes time.
+
+    A chunk has one column of one row group. It is given as its number, position and size. The chunks are in
+    the order of the file.
+    """
+    some: list[tuple[int, int, int]] = []
+    for chunk in chunks:
+        if some and chunk[1] - sum(some[-1][1:]) > _GAP:
+            yield some
+            some = []
+        some.append(chunk)
+    if some:
+        yield some
+
+
 class RowGroup:
     """The rows of a row group whose keys are at or above ``low`` and below ``high``, without removed rows.
 
-    If ``low`` or ``high`` leaves out a part of the row group, the columns are kept in the cache, because the
-    next read may want the other part. If the whole row group is read, its columns are not kept, because a
-    long scan would fill the cache.
+    If ``low`` or ``high`` cuts the row group, its columns are kept in the cache, because the next read may
+    want the other part. Otherwise they are not kept, because a long scan would fill the cache.
     """
 
     def __init__(
@@ -331,7 +343,7 @@ class RowGroup:
         return name in self._tail.numbers
 
     @cached_property
-    def _positions(self) -> removed.Positions:
+    def _positions(self) -> Positions:
         """The positions of the rows in the row group."""
         import numpy as np
 

@@ -31,7 +31,7 @@ from zlib import crc32
 from percolator_core.base.location import Location
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
-from percolator_core.tables.arrow_values import arrow_type, of_values, pyarrow
+from percolator_core.tables.arrow_values import arrow_type, batch_of, pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,10 +61,9 @@ _CRC: Final = 4
 class RowSet:
     """A row set, as a manifest names it.
 
-    ``rows`` counts the rows of the file; in the file of a raw table, each cell is a row. ``low`` and ``high``
-    are the first and last row key, and ``newest`` is the newest commit timestamp. ``size`` is the size of the
-    file in bytes. ``tail`` is the position of the tail, and ``checksum`` is the CRC-32 of the tail.
-    ``checksums`` has the CRC-32 of each column of each row group, four bytes each, row group by row group.
+    ``rows`` counts the rows of the file, ``size`` its bytes. ``low`` and ``high`` are the first and last row
+    key, and ``newest`` is the newest commit timestamp. ``tail`` is the position of the tail, ``checksum`` its
+    CRC-32. ``checksums`` has the CRC-32 of each column of each row group, four bytes each.
     """
 
     file: str
@@ -112,18 +111,16 @@ def schema_of(definition: TableDefinition) -> pa.Schema:
     """Return the schema of the table's row sets. Raises ConfigurationError if pyarrow is not installed."""
     pa = pyarrow()
     key, time = pa.field(KEY, pa.binary(), False), pa.field(TIME, _TIMES, False)
-    if not definition.is_typed:
-        return pa.schema(
-            [
-                key,
-                pa.field(RAW_COLUMN, pa.binary(), False),
-                time,
-                pa.field(RAW_VALUE, pa.binary(), False),
-            ]
-        )
-    return pa.schema(
-        [key, time, *(pa.field(column_name(one), arrow_type(one.type)) for one in definition.columns)]
-    )
+    if definition.is_typed:
+        columns = [pa.field(column_name(one), arrow_type(one.type)) for one in definition.columns]
+        return pa.schema([key, time, *columns])
+    column, value = (pa.field(name, pa.binary(), False) for name in (RAW_COLUMN, RAW_VALUE))
+    return pa.schema([key, column, time, value])
+
+
+def order_of(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the columns by which a row set is sorted, in the form of `pyarrow.Table.sort_by`."""
+    return [(name, "ascending") for name in (KEY, RAW_COLUMN) if name in schema.names]
 
 
 def batches(definition: TableDefinition, rows: Sequence[BaseRow]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +137,7 @@ def batches(definition: TableDefinition, rows: Sequence[BaseRow]) -> Iterator[pa
 
 def _typed_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:
     pa = pyarrow()
-    from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
+    from percolator_core.tables.arrow_columns import KeyParts, of_values  # it needs pyarrow
 
     keys = pa.array([row.key for row in rows], pa.binary())
     parts = KeyParts(definition, keys)
@@ -156,16 +153,12 @@ def _typed_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.Rec
 
 
 def _raw_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:
-    pa = pyarrow()
-    schema = schema_of(definition)
     lines = [
         (row.key, column, row.times[column], value)
         for row in rows
         for column, value in sorted(row.cells.items())
     ]
-    columns: list[Sequence[Any]] = list(zip(*lines, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch_of(schema_of(definition), lines)
 
 
 def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) -> RowSet | None:
@@ -199,9 +192,7 @@ def write(location: Location, folder: str, batches: Iterable[pa.RecordBatch]) ->
         writer.add_key_value_metadata({FIRST_KEYS: json.dumps(first_keys)})
     content = memoryview(memory.getvalue())
     metadata = parquet.read_metadata(pa.BufferReader(content))
-    chunks = [
-        chunk_range(metadata, number) for number in range(metadata.num_row_groups * metadata.num_columns)
-    ]
+    chunks = chunk_ranges(metadata)
     tail = max(start + size for start, size in chunks)
     name = f"{folder}/rows-{uuid.uuid4().hex}.parquet"
     with location.create(name) as file:
@@ -229,6 +220,11 @@ def chunk_range(metadata: Any, chunk: int) -> tuple[int, int]:
     return start, found.total_compressed_size
 
 
+def chunk_ranges(metadata: Any) -> list[tuple[int, int]]:
+    """Return `chunk_range` of each column of each row group."""
+    return [chunk_range(metadata, chunk) for chunk in range(metadata.num_row_groups * metadata.num_columns)]
+
+
 def _options(schema: pa.Schema) -> dict[str, Any]:
     from pyarrow import parquet
 
@@ -240,19 +236,14 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "use_dictionary": texts,
         "column_encoding": {KEY: "DELTA_BYTE_ARRAY"},
         "bloom_filter_options": {KEY: {"ndv": GROUP_ROWS, "fpp": _FALSE_POSITIVES}},
-        "sorting_columns": [parquet.SortingColumn(schema.get_field_index(one)) for one in _order(schema)],
+        "sorting_columns": parquet.SortingColumn.from_ordering(schema, order_of(schema)),
         "write_page_index": True,
         "write_page_checksum": True,
     }
 
 
-def _order(schema: pa.Schema) -> list[str]:
-    """Return the columns by which a row set is sorted."""
-    return [KEY, RAW_COLUMN] if RAW_COLUMN in schema.names else [KEY]
-
-
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Cut and join batches, and yield tables that each have the size of a row group."""
+    """Cut and join batches to the size of row groups."""
     pa = pyarrow()
     waiting: list[Any] = []
     rows = size = 0
@@ -274,7 +265,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _check_order(before: pa.Table | None, group: pa.Table) -> None:
     """Raise ValueError unless the rows of ``group`` ascend and come after the last row of ``before``."""
     pa = pyarrow()
-    order = _order(group.schema)
+    order = [name for name, _ in order_of(group.schema)]
     rows = group.select(order)
     if before is not None:
         rows = pa.concat_tables([before.select(order).slice(len(before) - 1), rows])

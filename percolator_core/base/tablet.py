@@ -10,17 +10,26 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from percolator_core.base.cache import ByteCache, HeldOnly
+from percolator_core.base.cache import ByteCache
 from percolator_core.base.columns import Values
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Manifest
 from percolator_core.base.reader import RowSetReader, Span
-from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, TIME, BaseRow, column_name, schema_of
+from percolator_core.base.row_set import (
+    KEY,
+    RAW_COLUMN,
+    RAW_VALUE,
+    TIME,
+    BaseRow,
+    column_name,
+    order_of,
+    schema_of,
+)
 from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import Version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import ColumnType, column_type
-from percolator_core.tables.arrow_values import pyarrow, stored
+from percolator_core.tables.arrow_values import pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +40,7 @@ _GROUPS_AT_ONCE: Final = 8
 _BYTES: Final = column_type("bytes")
 
 _UNKNOWN: Final = "", _BYTES
-"""Stands for the name and the type of a column that the table does not have."""
+"""The name and the type of a column that the table does not have."""
 
 _WINDOW: Final = 8
 """About this many row groups of each row set are in memory during a compaction."""
@@ -49,23 +58,18 @@ class TabletBase:
         definition: TableDefinition,
         location: Location,
         manifest: Manifest,
-        cache: ByteCache[Any] | HeldOnly[Any],
+        cache: ByteCache[Any],
     ) -> None:
         self.definition = definition
         self.manifest = manifest
         self.location = location
-        self._cache = cache
+        self.cache = cache
         self.readers = [RowSetReader(location, entry, cache) for entry in manifest.entries]
-
-    def with_manifest(self, manifest: Manifest) -> TabletBase:
-        """Return the base with another manifest."""
-        return TabletBase(self.definition, self.location, manifest, self._cache)
 
     @cached_property
     def held_only(self) -> TabletBase:
         """The same base for callers that must not wait: it raises NotHeld instead of reading a file."""
-        cache = HeldOnly(self._cache) if isinstance(self._cache, ByteCache) else self._cache
-        return TabletBase(self.definition, self.location, self.manifest, cache)
+        return TabletBase(self.definition, self.location, self.manifest, self.cache.held_only())
 
     def values(self, key: bytes, columns: Sequence[bytes]) -> list[bytes | None]:
         """Return values of cells of a row; in a typed table, one cell may be the marker. Raises as `row`."""
@@ -162,13 +166,9 @@ class TabletBase:
         return None
 
     def compacted(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all row sets in the order of their keys, as batches for `row_set.write`.
-
-        Dropped columns are left out. Raises as `row`, during the iteration.
-        """
+        """Yield all rows as batches for `row_set.write`, without dropped columns. Raises as `row`."""
         pa = pyarrow()
         schema = schema_of(self.definition)
-        order = [(name, "ascending") for name in (KEY, RAW_COLUMN) if name in schema.names]
         bounds = sorted({key for reader in self.readers for key in reader.first_keys[::_WINDOW]})
         for low, high in pairwise([*bounds, None]):
             assert low is not None
@@ -178,10 +178,11 @@ class TabletBase:
                 for batch in reader.batches(low, high, schema.names)
             ]
             if parts:
-                yield from pa.Table.from_batches(parts).sort_by(order).combine_chunks().to_batches()
+                rows = pa.Table.from_batches(parts).sort_by(order_of(schema))
+                yield from rows.combine_chunks().to_batches()
 
     def _arrays(self, entry: int, group: int, columns: Iterable[bytes], *more: str) -> Mapping[str, Values]:
-        """Return columns of a row group of a typed table, and the columns ``more``, by name in the file."""
+        """Return columns of a row group of a typed table by name in the file; so are those in ``more``."""
         fields = self._fields
         names = [fields[column][0] for column in columns if column in fields]
         return self.readers[entry].values(group, [*more, *names])
@@ -202,7 +203,6 @@ class TabletBase:
 
     @staticmethod
     def _raw_value(reader: RowSetReader, spans: Sequence[Span], column: bytes) -> bytes | None:
-        """Return the value of a cell of a raw table. The cells of a row are in the order of their columns."""
         for group, start, stop in spans:
             arrays = reader.values(group, (RAW_COLUMN, RAW_VALUE))
             name_at: Callable[[int], Any] = partial(arrays[RAW_COLUMN].value, _BYTES)
@@ -220,7 +220,6 @@ class TabletBase:
         }
 
     def _names(self, columns: Sequence[bytes] | None) -> list[str]:
-        """Return the names of those columns of the files that `_lines` needs."""
         if not self.definition.is_typed:
             return [KEY, RAW_COLUMN, TIME, RAW_VALUE]
         fields = self._fields
@@ -236,6 +235,8 @@ class TabletBase:
                 wanted = columns is None or column in columns
                 yield BaseRow(key, time, {column: value} if wanted else {}, {column: time} if wanted else {})
             return
+        from percolator_core.tables.arrow_columns import stored  # it needs pyarrow
+
         there = set(batch.schema.names)
         fields = {column: field for column, field in self._fields.items() if field[0] in there}
         arrays = [stored(kind, batch.column(name)) for name, kind in fields.values()]
@@ -253,7 +254,7 @@ def version_of(definition: TableDefinition, row: BaseRow, column: bytes) -> Vers
 
 
 def _joined(lines: Sequence[BaseRow]) -> BaseRow:
-    """Join the lines of a raw table's row to one `BaseRow`. Each line has one cell of the row."""
+    """Join the lines of a raw table's row, each of which has one cell."""
     if len(lines) == 1:
         return lines[0]
     cells = {column: value for line in lines for column, value in line.cells.items()}

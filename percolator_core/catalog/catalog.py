@@ -36,11 +36,11 @@ _CHANGING: Final = b"?"
 
 
 class Tables(dict[str, TableHandle]):
-    """The handles of all tables at one moment, by name.
+    """The handles of all tables at one moment, by name; ``entries`` has all entries of the catalog.
 
-    ``epoch`` is the catalog's number of changes at that moment; None before the first change. ``entries`` has
-    all entries of the catalog. A missing table may be newer than this copy, so a lookup of it reads the
-    catalog again and adds the table. The tablets of a newer table refuse older snapshots.
+    ``epoch`` is the catalog's number of changes at that moment; None before the first change. The lookup of a
+    missing table reads the catalog again, because the table may be newer than this copy. The tablets of a
+    newer table refuse older snapshots.
     """
 
     __slots__ = ("_find", "entries", "epoch")
@@ -132,7 +132,7 @@ class Catalog:
         return [entries[name] for name in sorted(entries)]
 
     def unknown_table(self, name: str) -> UnknownTable:
-        """Return the error for a table that does not exist."""
+        """Return the error for a missing table."""
         namespace = self._store.keyspace.namespace
         return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
 
@@ -205,10 +205,7 @@ class Catalog:
             self.due = looked + LOOKED_AT_EVERY
 
     def refresh(self) -> Tables:
-        """Read the catalog into ``handles``. Raises StoreUnavailable.
-
-        An unchanged table keeps its handle, and so the handle's caches.
-        """
+        """Read the catalog into ``handles``. An unchanged table keeps its handle. Raises StoreUnavailable."""
         looked = time.monotonic()
         flat = self._store.one((b"HGETALL", self._store.keyspace.catalog))
         found = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -220,7 +217,10 @@ class Catalog:
             name = entry.definition.name
             tables.entries[name] = entry
             if entry.is_published:
-                tables[name] = self._handle(entry, before.get(name))
+                version, held = entry.writers_version, before.get(name)
+                if held is None or (held.definition, held.version) != (entry.definition, version):
+                    held = TableHandle(entry.definition, self._store, version)
+                tables[name] = held
         self.handles = tables
         self.due = looked + LOOKED_AT_EVERY
         return tables
@@ -235,12 +235,6 @@ class Catalog:
             raise self.unknown_table(name)
         return handle
 
-    def _handle(self, entry: Entry, held: TableHandle | None) -> TableHandle:
-        definition, version = entry.definition, entry.writers_version
-        if held is not None and held.definition == definition and held.version == version:
-            return held
-        return TableHandle(definition, self._store, version)
-
 
 def raise_safe_points(
     store: Store, tags: Iterable[bytes], timestamp: int = 0, *, durably: bool = False
@@ -248,10 +242,8 @@ def raise_safe_points(
     """Raise the safe points of tablets to at least ``timestamp``, and return the new safe points.
 
     ``durably`` also makes all earlier writes to the tablets durable. For this a timestamp of 0 is enough: the
-    call then raises nothing, but it is a write, and replicas acknowledge only writes.
-
-    Raises:
-        StoreUnavailable: replicas or disks do not acknowledge in time.
+    call then raises nothing, but it is a write, and replicas acknowledge only writes. Raises StoreUnavailable
+    if they do not acknowledge in time.
     """
     raised = [calls.raise_safe_point(tag, timestamp) for tag in tags]
     return store.run_all(raised, durably=durably) if raised else []

@@ -27,9 +27,9 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
 
 from percolator_core.catalog.catalog import Entry
+from percolator_core.catalog.column_changes import ColumnChanges, Plan, to_definition
 from percolator_core.catalog.schema_change_steps import (
     BaseSettler,
     Client,
@@ -38,31 +38,13 @@ from percolator_core.catalog.schema_change_steps import (
     split_range,
 )
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.keys import meta_key, observers_field
-from percolator_core.schema.definition_changes import (
-    agrees,
-    describe,
-    with_column,
-    with_range,
-    with_renamed,
-    without_column,
-)
-from percolator_core.schema.definitions import (
-    BaseRule,
-    Column,
-    TableDefinition,
-    check_definition,
-    from_json,
-    index_definition,
-    to_json,
-)
+from percolator_core.schema.definition_changes import agrees, describe, with_range
+from percolator_core.schema.definition_checks import check_definition
+from percolator_core.schema.definitions import BaseRule, TableDefinition, from_json, index_definition, to_json
 from percolator_core.store import FORMAT
 
-_Plan: TypeAlias = dict[str, Any]
-"""A pending change in JSON types: its ``kind`` and the arguments of the kind."""
 
-
-class SchemaChanges:
+class SchemaChanges(ColumnChanges):
     """The schema changes of one namespace; `Database` documents what each public change raises."""
 
     def __init__(self, client: Client, locks: LockSettler, bases: BaseSettler) -> None:
@@ -89,7 +71,8 @@ class SchemaChanges:
         if not agrees(definition, entry.definition):
             raise ConfigurationError(
                 f"table {definition.name!r} exists with {describe(entry.definition)}, not "
-                f"{describe(definition)}: drop it first, or use its definition"
+                f"{describe(definition)}: `percolator migrate` changes it; `percolator migrate --dry-run` "
+                "shows how"
             )
 
     def drop(self, name: str) -> None:
@@ -121,43 +104,32 @@ class SchemaChanges:
                 self.finish(held)
                 return
 
-    def add_column(self, name: str, column: Column) -> None:
-        """Add a column to a typed table; existing rows have ``column.missing``. See `Database.add_column`."""
-        what = ["add column", column.name, column.type]
-        self._change(name, what, lambda found: _to_definition(found, with_column(found, column)))
-
-    def drop_column(self, name: str, column: str) -> None:
-        """Drop a column and its cells; see `Database.drop_column`."""
-
-        def plan(found: TableDefinition) -> _Plan | None:
-            new = without_column(found, column)
-            self._refuse_observed(found, column)
-            return _to_definition(found, new, sweep=[found.by_name[column].stored])
-
-        self._change(name, ["drop column", column], plan)
-
-    def rename_column(self, name: str, old: str, new: str) -> None:
-        """Rename a column, and keep its stored name; see `Database.rename_column`."""
-        what = ["rename column", old, new]
-        self._change(name, what, lambda found: _to_definition(found, with_renamed(found, old, new)))
-
     def add_range(self, name: str, value: bytes) -> None:
         """Split the range that contains an encoded value; see `Database.add_range`.
 
         No row moves: the part without rows gets the new tablets.
         """
 
-        def plan(found: TableDefinition) -> _Plan | None:
+        def plan(found: TableDefinition) -> Plan | None:
             wanted = with_range(found, value, upper_is_new=True)
             if wanted == found:
                 return None
             check_definition(wanted)
-            split_range(
-                self._store, self._bases, found, value
-            )  # refuses most impossible splits before the fence
+            # Most impossible splits are refused here, before the fence.
+            split_range(self._store, self._bases, found, value)
             return {"kind": "add range", "value": value.hex()}
 
         self._change(name, ["add range", value.hex()], plan)
+
+    def range_refusal(self, name: str, value: bytes) -> str:
+        """Return an empty text if a range can be split at an encoded value, else the reason and the mend."""
+        entry = self._catalog.entry(name)
+        try:
+            if entry is not None:
+                split_range(self._store, self._bases, entry.definition, value)
+        except ConfigurationError as error:
+            return str(error)
+        return ""
 
     def set_base(self, name: str, rule: BaseRule | None) -> None:
         """Give a table a base, change the base, or take the base away; see `Database.set_base`.
@@ -165,12 +137,12 @@ class SchemaChanges:
         If the location stays the same, the table keeps its folder, and the folder of ``rule`` is ignored.
         """
 
-        def plan(found: TableDefinition) -> _Plan | None:
+        def plan(found: TableDefinition) -> Plan | None:
             old, new = found.base, rule
             if old is not None and new is not None and old.location == new.location:
                 new = replace(new, folder=old.folder)
             left = [] if old is None or (new is not None and new.place == old.place) else [old.place]
-            return _to_definition(found, found.with_(base=new), left=left)
+            return to_definition(found, found.with_(base=new), left=left)
 
         what = ["set base", "" if rule is None else repr(replace(rule, folder=""))]
         self._change(name, what, plan, of_index=True)
@@ -188,8 +160,7 @@ class SchemaChanges:
     def finish_or_repair(self, name: str, version: bytes) -> None:
         """Finish or repair the pending schema change after a tablet refused ``version``; the caller retries.
 
-        Raises:
-            LockTimeout: a transaction is still committing.
+        Raises LockTimeout if a transaction is still committing.
         """
         entry = self._catalog.entry(name)
         if entry is None or not entry.is_there:
@@ -212,13 +183,28 @@ class SchemaChanges:
                 self.finish(entry)
             elif entry.sweep:
                 self._pending(entry).sweep()
+        self.drop_unused_indexes()
+
+    def drop_unused_indexes(self, name: str | None = None) -> None:
+        """Drop the tables of indexes that their table, by default any table, does not have any more.
+
+        The name of an index that was added later is never used again, so an unused index stays unused.
+        """
+        entries = {entry.definition.name: entry for entry in self._catalog.entries()}
+        for entry in entries.values():
+            main = entries.get(entry.definition.index_of)
+            if main is None or name not in {None, main.definition.name} or main.is_new:
+                continue
+            pending = (main.pending or {}).get("definition", {}).get("indexes", ())
+            used = {rule.table for rule in main.definition.indexes} | {rule["table"] for rule in pending}
+            if entry.definition.name not in used:
+                self._drop(entry.definition.name, before=entry.version + 1)
 
     def finish(self, entry: Entry, *, sweep: bool = True, is_ours: bool = False) -> None:
         """Finish a pending change, without the sweep if ``sweep`` is False.
 
-        Raises:
-            ConfigurationError: the change is impossible; raised only if we began it (``is_ours``).
-            LockTimeout: a transaction is still committing. The change remains pending.
+        Raises ConfigurationError if we began it (``is_ours``) and it is impossible. If a transaction is still
+        committing, raises LockTimeout, and the change remains pending.
         """
         try:
             for step in self.steps(entry):
@@ -232,6 +218,12 @@ class SchemaChanges:
         """Finish a pending change; yield the name of each step when the step is done."""
         change, plan = self._pending(entry), entry.pending
         assert plan is not None
+        if plan["kind"] == "define":
+            # Create the added indexes first: a client that finds the new definition has to find them, too.
+            new, old = from_json(plan["definition"]), set(entry.definition.indexes)
+            for rule in new.indexes:
+                if rule.complete_from is None and rule not in old:
+                    self.create(index_definition(new, rule))
         change.fence()
         yield "fence"
         if plan["kind"] == "create":
@@ -268,7 +260,7 @@ class SchemaChanges:
             self._pending(held).sweep()
             yield "sweep"
 
-    def begin(self, entry: Entry, plan: _Plan) -> Entry | None:
+    def begin(self, entry: Entry, plan: Plan) -> Entry | None:
         """Write a pending change into the entry. Return the new entry, or None after a concurrent change."""
         token = uuid.uuid4().hex
         pending = {**plan, "token": token}
@@ -282,14 +274,14 @@ class SchemaChanges:
         self,
         name: str,
         what: Sequence[str],
-        plan: Callable[[TableDefinition], _Plan | None],
+        plan: Callable[[TableDefinition], Plan | None],
         *,
         of_index: bool = False,
     ) -> None:
         """Begin a change and finish it; ``of_index`` allows the change of an index.
 
-        ``plan`` returns the change of a definition, or None if there is nothing to do. ``what`` identifies
-        the change, so that a client that repeats an interrupted change only finishes the pending one.
+        ``plan`` returns None if there is nothing to do. ``what`` identifies the change, so that a client that
+        repeats an interrupted change only finishes the pending one.
         """
         while True:
             entry = self._catalog.entry(name)
@@ -316,23 +308,3 @@ class SchemaChanges:
 
     def _pending(self, entry: Entry) -> PendingChange:
         return PendingChange(self._client, self._locks, self._bases, entry)
-
-    def _refuse_observed(self, definition: TableDefinition, column: str) -> None:
-        stored = definition.by_name[column].stored.encode()
-        tag = self._store.keyspace.tag(definition.name, 0)
-        registered = self._store.one((b"HGET", meta_key(tag), observers_field(stored)))
-        active = self._client.active_observers()
-        names = [name for name in (registered or b"").decode().split(",") if name in active]
-        if names:
-            raise ConfigurationError(
-                f"the observer {names[0]!r} observes {definition.name}.{column}: remove the observer from "
-                "the chain and restart the workers first"
-            )
-
-
-def _to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> _Plan | None:
-    """Return the change to another definition, or None if the definition stays the same."""
-    if new == found:
-        return None
-    check_definition(new)
-    return {"kind": "define", "definition": to_json(new), **more}

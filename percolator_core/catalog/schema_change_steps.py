@@ -36,13 +36,8 @@ class Oracle(Protocol):
 class Client(Protocol):
     """The part of `percolator_core.transaction.client.Client` that a schema change uses."""
 
-    @property
-    def store(self) -> Store:
-        """The store."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The catalog."""
+    store: Store
+    catalog: Catalog
 
     @property
     def oracle(self) -> Oracle:
@@ -120,6 +115,10 @@ class PendingChange:
             # A failover must not restore a resolved lock after its primary was removed.
             tags = [tag for _, tag in self._client.catalog.tablets()]
             raise_safe_points(self._store, tags, durably=True)
+        if self._plan.get("refuses_older"):
+            # Before the publication: no snapshot that is older than the cells of the new definition may read
+            # by this definition, because it would find rows without these cells.
+            self._refuse_older()
 
     def publish(
         self,
@@ -138,8 +137,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the entry's version and an old tablet's meta hash, before any write to them.
 
-        Registrations of a concurrent activation are not lost. Registrations from before the fence are copied.
-        After the fence an old tablet refuses them, so that the activation starts again.
+        No registration of a concurrent activation is lost: those from before the fence are copied. After it,
+        an old tablet refuses them, so that the activation starts again.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -178,8 +177,8 @@ class PendingChange:
         # First raise the safe point of all tablets above every snapshot that can read the columns. Later
         # snapshots use a definition without them. The write is durable: a failover must not allow an older
         # snapshot after a cell was removed.
-        safe = self._client.oracle.timestamp()
-        raise_safe_points(self._store, self._tags, safe, durably=True)
+        if not self._refuse_older():
+            return  # another client has swept, or has changed the table and continues the sweep
         columns = [name.encode() for name in self._entry.sweep]
         for tag in self._tags:
             bound: bytes | None = b"-"
@@ -188,6 +187,19 @@ class PendingChange:
                 if bound is None:
                     return  # another client has changed the table, and continues the sweep
         self.publish(self._definition)
+
+    def _refuse_older(self) -> bool:
+        """Refuse all snapshots up to now, unless another client has ended this change or its sweep.
+
+        Return False in that case. The other client has refused them itself, and the timestamp that a late
+        client gets may be above snapshots that use the new definition, which must not be refused.
+        """
+        safe = self._client.oracle.timestamp()
+        entry = self._client.catalog.entry(self._definition.name)  # after `safe`, so that the end is too
+        if entry is None or _progress(entry) != _progress(self._entry):
+            return False
+        raise_safe_points(self._store, self._tags, safe, durably=True)
+        return True
 
     def settle_bases(self) -> None:
         """Move everything out of the bases that the table has left, then remove them from the entry.
@@ -213,10 +225,9 @@ class PendingChange:
         self._store.run_all(fences, durably=not self._entry.is_new)
 
     def _observers(self, definition: TableDefinition) -> dict[bytes, bytes]:
-        """For each encoded column of the table: return its recorded observers, joined by commas.
+        """Return the recorded observers of each encoded column, joined by commas.
 
-        With this record a new table is observed from its first write, even if it is created again while
-        workers run.
+        So a new table is observed from its first write, even if it is created again while workers run.
         """
         handle = TableHandle(definition, self._store)
         found: dict[bytes, bytes] = {}
@@ -224,6 +235,11 @@ class PendingChange:
             with suppress(UnknownColumn):  # the chain has another definition, so its workers will be refused
                 found[handle.encode(column)] = ",".join(observers).encode()
         return found
+
+
+def _progress(entry: Entry) -> tuple[object, ...]:
+    """Return what the steps of a change replace in an entry; a move of its base replaces other parts."""
+    return entry.version, entry.pending, entry.sweep
 
 
 def tags_of(store: Store, definition: TableDefinition) -> list[bytes]:
@@ -240,8 +256,7 @@ def split_range(
 ) -> TableDefinition:
     """Split a range at ``value``, and give the new tablets to the part without rows.
 
-    Raises:
-        ConfigurationError: both parts have rows, which would have to move.
+    Raises ConfigurationError if both parts have rows, because rows would have to move.
     """
     partition, codec = Partition(definition), KeyCodec(definition)
     below = above = None

@@ -28,12 +28,10 @@ from percolator_core.store.request import pack
 T = TypeVar("T")
 
 SPARSE: Final = 64
-"""After a read found a row without a column, this many reads of the column also ask for the version, safe
-point and base of the tablet."""
+"""`ColumnFields.sparse` after a read found a row without the column."""
 
 COLUMNS_BYTES: Final = 64 << 20
-"""The limit of memory, in bytes, for the cached columns of a raw table. Above the limit the cache is
-emptied."""
+"""The limit of memory, in bytes, for the cached columns of a raw table. Above it the cache is emptied."""
 
 COLUMN_BYTES: Final = 400
 """Memory of a cached column in bytes, without its name."""
@@ -44,8 +42,7 @@ class ColumnFields:
 
     A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
     ``sparse`` is how many of the next reads of the column also ask for the tablet's version, safe point and
-    base: without these a missing cell proves nothing. ``sparse`` is 1 at first; `note_missing` sets it to
-    `SPARSE`.
+    base, without which a missing cell proves nothing.
     """
 
     __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")
@@ -119,23 +116,15 @@ def _no_data(definition: TableDefinition, column: str) -> UnknownColumn:
     return UnknownColumn(f"{name} is notify-only and holds no data: use notify")
 
 
-def stands(standing: Sequence[bytes | None], at: int) -> bool:
-    """Return True if a tablet and its base have everything that a snapshot at ``at`` may see.
-
-    ``standing`` is the reply to a command of `TableHandle.standings`. A tablet without a version belongs to a
-    dropped table. If the safe point is above the snapshot, versions that the snapshot sees may already have
-    been removed.
-    """
-    version, safe, _ = standing
-    return version is not None and at >= int(safe or 0)
-
-
 def base_below(standing: Sequence[bytes | None], at: int) -> bytes | None:
     """Return the reference of a tablet's base, which may have cells that the store does not have.
 
-    b"" means that there is no base, so a missing cell does not exist. None means that `stands` returns False.
+    ``standing`` is the reply to a command of `TableHandle.standings`. b"" means that there is no base, so a
+    missing cell does not exist. None means that tablet and base may lack what a snapshot at ``at`` sees: a
+    tablet without a version belongs to a dropped table, and versions below the safe point may be removed.
     """
-    return (standing[2] or b"") if stands(standing, at) else None
+    version, safe, base = standing
+    return (base or b"") if version is not None and at >= int(safe or 0) else None
 
 
 class TableHandle:
@@ -207,11 +196,7 @@ class TableHandle:
         return self.standings[self.tablet(row)]
 
     def encode(self, column: str) -> bytes:
-        """Return the stored name of a column that holds data or is notify-only.
-
-        Raises:
-            UnknownColumn: the typed table has no such column outside its key.
-        """
+        """Return the stored name of a column that holds data or is notify-only. Raises UnknownColumn."""
         if column in self.definition.notify_only:
             return encode_column(column)
         return self.columns[column].encoded

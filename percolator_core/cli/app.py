@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import STORE_OPTIONS, StoreOptions
@@ -46,12 +46,15 @@ COMMANDS: Final[dict[str, Registered]] = {
     "check": Registered("percolator_core.cli.chain:check", _CHAIN),
     "graph": Registered("percolator_core.cli.chain:graph", _CHAIN),
     "schema": Registered("percolator_core.cli.schema:schema", _CHAIN),
+    "migrate": Registered("percolator_core.cli.migrate:migrate", _CHAIN),
     "load": Registered("percolator_core.cli.load:load", _RUN),
+    "replicate": Registered("percolator_core.cli.replicate:replicate", _RUN),
     "worker": Registered("percolator_core.cli.worker:worker", _RUN),
     "drain": Registered("percolator_core.cli.drain:drain", _RUN),
-    "wait": Registered("percolator_core.cli.wait:wait", _RUN),
+    "wait": Registered("percolator_core.cli.drain:wait", _RUN),
     "up": Registered("percolator_core.cli.up:up", _RUN),
     "status": Registered("percolator_core.cli.status:status", _RUN),
+    "ui": Registered("percolator_core.cli.ui:ui", _RUN),
     "tables": Registered("percolator_core.cli.data:tables", _DATA),
     "get": Registered("percolator_core.cli.data:get", _DATA),
     "scan": Registered("percolator_core.cli.data:scan", _DATA),
@@ -62,12 +65,12 @@ COMMANDS: Final[dict[str, Registered]] = {
     "retry": Registered("percolator_core.cli.quarantine:retry", _CARE),
     "discard": Registered("percolator_core.cli.quarantine:discard", _CARE),
     "rerun": Registered("percolator_core.cli.rerun:rerun", _CARE),
-    "locks": Registered("percolator_core.cli.locks:locks", _CARE),
-    "resolve": Registered("percolator_core.cli.locks:resolve", _CARE),
-    "gc": Registered("percolator_core.cli.gc:gc", _CARE),
+    "locks": Registered("percolator_core.cli.care:locks", _CARE),
+    "resolve": Registered("percolator_core.cli.care:resolve", _CARE),
+    "gc": Registered("percolator_core.cli.care:gc", _CARE),
     "flush": Registered("percolator_core.cli.base:flush", _CARE),
     "compact": Registered("percolator_core.cli.base:compact", _CARE),
-    "reindex": Registered("percolator_core.cli.reindex:reindex", _CARE),
+    "reindex": Registered("percolator_core.cli.care:reindex", _CARE),
     "publish": Registered("percolator_core.cli.archive:publish", _CARE),
     "backup": Registered("percolator_core.cli.archive:backup", _CARE),
     "restore": Registered("percolator_core.cli.archive:restore", _CARE),
@@ -92,29 +95,54 @@ def installed() -> Mapping[str, Registered]:
     return {one.name: Registered(one.value, _CARE) for one in found}
 
 
+class Command(TyperCommand):
+    """A subcommand. Its help shows flags without the type ``bool``, because a flag takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with the option ``--help``."""
+        return without_type(super().get_params(ctx))
+
+
 class Commands(TyperGroup):
     """Imports subcommands when they are needed, and turns errors into exit codes."""
 
-    def registered(self, name: str) -> Registered | None:
-        """Return the subcommand of that name, or None."""
-        return COMMANDS.get(name) or installed().get(name)
+    program = "percolator"
+    own: ClassVar[Mapping[str, Registered]] = COMMANDS
+    """The program's subcommands. No other package can replace them, so it is asked after them."""
+
+    def others(self) -> Mapping[str, Registered]:
+        """Return the subcommands of other packages. The search takes up to a tenth of a second."""
+        return installed()
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Return the names of the subcommands."""
-        return list(dict.fromkeys([*COMMANDS, *installed()]))
+        """Return the names of the subcommands, in the order of the help."""
+        return list({**self.own, **self.others()})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Import the subcommand of that name; return None if there is none."""
-        registered = self.registered(cmd_name)
+        registered = self.own.get(cmd_name) or self.others().get(cmd_name)
         if registered is None:
             return None
         module, _, name = registered.function.partition(":")
         function = getattr(importlib.import_module(module), name)
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        single.command(cmd_name, rich_help_panel=registered.panel)(with_common_options(function))
+        single.command(cmd_name, cls=Command, rich_help_panel=registered.panel)(with_common_options(function))
         command = typer.main.get_command(single)
         command.name = cmd_name
         return command
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with the option ``--help``."""
+        return without_type(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the subcommand that ``args`` begin with; if there is none, name the most similar one."""
+        name = args[0]
+        if not name.startswith("-") and name not in self.own and name not in self.others():
+            from percolator_core.observers.yaml_file import did_you_mean
+
+            ctx.fail(f"there is no command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand, and raise Interrupted on Ctrl-C; typer itself would exit without a message."""
@@ -129,10 +157,11 @@ class Commands(TyperGroup):
         # `--json` is looked up before the parser runs, so that the parser's own errors are JSON, too.
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         output = outputs.begin(as_json="--json" in options, debug="--debug" in options)
-        settings["standalone_mode"] = False
-        settings.setdefault("prog_name", "percolator")
+        settings |= {"standalone_mode": False, "prog_name": self.program}
         try:
-            code = super().main(arguments, *rest, **settings)
+            code = super().main(arguments or ["--help"], *rest, **settings)
+            if not arguments:
+                code = ExitCode.USAGE
         except Interrupted:
             message = f"interrupted; nothing is lost: {output.carry_on}"
             code = output.error(outputs.Failure(message, ExitCode.INTERRUPTED))
@@ -147,6 +176,14 @@ class Commands(TyperGroup):
 
 class Interrupted(Exception):
     """Ctrl-C, as an exception that typer does not catch."""
+
+
+def without_type(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; flags among them get an empty text for the type of the value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -193,7 +230,6 @@ def command_line(name: str, group: type[Commands] = Commands) -> typer.Typer:
     return typer.Typer(
         cls=group,
         name=name,
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -209,15 +245,12 @@ def command_group(program: str, commands: Mapping[str, str]) -> type[Commands]:
     """
 
     class Own(Commands):
-        def registered(self, name: str) -> Registered | None:
-            return Registered(commands[name], "Commands") if name in commands else None
+        own: ClassVar = {name: Registered(function, "Commands") for name, function in commands.items()}
 
-        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-            return list(commands)
+        def others(self) -> Mapping[str, Registered]:
+            return {}
 
-        def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
-            return super().main(args, *rest, **{**settings, "prog_name": program})
-
+    Own.program = program
     return Own
 
 

@@ -48,8 +48,7 @@ def publish(
             keep=None if keep is None else parse_length(keep),
             progress=lambda rows: status.update(f"{table}: {rows:,} rows"),
         )
-    numbers = ["version", "rows", "time"]
-    shown = outputs.table("table", "as of", *numbers, "written", numbers=numbers)
+    shown = outputs.table("table", "as of", ">version", ">rows", ">time", "written")
     written = "changes" if done.mode == "incremental" else f"all rows: {done.reason}"
     cells = (str(done.version), f"{done.rows:,}", show_age(done.seconds), written)
     shown.add_row(table, show_time(done.timestamp), *cells)
@@ -75,8 +74,7 @@ def backup(
     output.carry_on = "the earlier backups are unchanged; run the same command again"
     with store.existing() as db, output.progress() as progress:
         done = run(db, target, keep=keep, progress=_bar(progress))
-    numbers = ["backup", "tables", "written", "shared", "size", "time"]
-    shown = outputs.table(*numbers[:1], "as of", *numbers[1:], numbers=numbers)
+    shown = outputs.table(">backup", "as of", ">tables", ">written", ">shared", ">size", ">time")
     cells = (str(done.tables), f"{done.written:,}", f"{done.shared:,}", show_size(done.bytes))
     shown.add_row(str(done.number), show_time(done.timestamp), *cells, show_age(done.seconds))
     output.result(asdict(done), shown)
@@ -114,8 +112,8 @@ def restore(
         namespace = "default" if found is None else found.namespace
     with connect(store.url, namespace) as db, output.progress() as progress:
         done = run(target, db, number=number, bases=bases, progress=_bar(progress))
-    numbers = ["backup", "tables", "rows", "cells", "dirty", "quarantined", "time"]
-    shown = outputs.table("namespace", *numbers[:1], "as of", *numbers[1:], numbers=numbers)
+    numbers = (">tables", ">rows", ">cells", ">dirty", ">quarantined", ">time")
+    shown = outputs.table("namespace", ">backup", "as of", *numbers)
     counts = (done.tables, done.rows, done.cells, done.marks - done.quarantined, done.quarantined)
     cells = (*(f"{count:,}" for count in counts), show_age(done.seconds))
     shown.add_row(namespace, str(done.number), show_time(done.timestamp), *cells)

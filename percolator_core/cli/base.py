@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import StoreOptions
-from percolator_core.errors import ConfigurationError
+from percolator_core.cli.options import StoreOptions, argument
 from percolator_core.notation.amounts import parse_size, show_age, show_size
 
 if TYPE_CHECKING:
@@ -26,12 +26,18 @@ _PARTS: Final = 16
 The bar advances after each part.
 """
 
+_NO_BASE: Final = "no table has a base: give one to a table, under 'tables' of chain.yaml or with db.set_base"
+
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="[TABLE]…", help="Default: all tables with a base.")
 ]
 Rate = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Write at most this many bytes to files in a second, such as 50MB."),
+    float | None,
+    typer.Option(
+        metavar="SIZE",
+        parser=argument(parse_size),
+        help="Write at most this many bytes to files in a second, such as 50MB.",
+    ),
 ]
 Share = Annotated[
     float,
@@ -56,16 +62,12 @@ def flush(
     at any time.
     """
     with store.existing() as db:
-        done = _of_each(
-            db,
-            "flush",
-            tables,
-            lambda table, part: db.flush(table, everything, tablets=part, rate=_rate(rate), share=share),
-        )
-    shown = outputs.table("table", "rows", "written", "time", numbers=["rows", "written", "time"])
+        flush_part = partial(db.flush, everything=everything, rate=rate, share=share)
+        done = _of_each(db, "flush", tables, flush_part)
+    shown = outputs.table("table", ">rows", ">written", ">time")
     for table, found in done.items():
         shown.add_row(table, f"{found['rows']:,}", show_size(found["bytes"]), show_age(found["seconds"]))
-    outputs.current().result({"tables": done}, shown)
+    outputs.current().result({"tables": done}, shown if done else _NO_BASE)
 
 
 def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, store: StoreOptions) -> None:
@@ -75,36 +77,24 @@ def compact(tables: Tables = None, rate: Rate = None, share: Share = 1.0, *, sto
     Interrupt and repeat the command at any time.
     """
     with store.existing() as db:
-        done = _of_each(
-            db,
-            "compact",
-            tables,
-            lambda table, part: db.compact(table, tablets=part, rate=_rate(rate), share=share),
-        )
-    shown = outputs.table(
-        "table", "written", "files removed", "time", numbers=["written", "files removed", "time"]
-    )
+        done = _of_each(db, "compact", tables, partial(db.compact, rate=rate, share=share))
+    shown = outputs.table("table", ">written", ">files removed", ">time")
     for table, found in done.items():
         shown.add_row(table, show_size(found["bytes"]), f"{found['files']:,}", show_age(found["seconds"]))
-    outputs.current().result({"tables": done}, shown)
+    outputs.current().result({"tables": done}, shown if done else _NO_BASE)
 
 
 def _of_each(
-    db: Database, command: str, tables: list[str] | None, one: Callable[[str, Part], Any]
+    db: Database, command: str, tables: list[str] | None, one: Callable[..., Any]
 ) -> dict[str, dict[str, Any]]:
-    """Call ``one`` for each table, some tablets at a time; return the sums of its results by table."""
+    """Call ``one`` for each table, some ``tablets`` at a time; return the sums of its results by table."""
     output = outputs.current()
     output.carry_on = f"`percolator {command}` continues"
-    names = tables or db.maintainer().tables()
-    if not names:
-        raise ConfigurationError(
-            "no table has a base: give one to a table, under 'tables' of chain.yaml or with db.set_base"
-        )
     done: dict[str, dict[str, Any]] = {}
     with output.progress() as progress:
-        for table in names:
+        for table in tables or db.maintainer().tables():
             for part in _parts(db, table, progress):
-                found = asdict(one(table, part))
+                found = asdict(one(table, tablets=part))
                 before = done.get(table, dict.fromkeys(found, 0))
                 done[table] = {key: before[key] + value for key, value in found.items()}
     return {table: {key: round(value, 3) for key, value in found.items()} for table, found in done.items()}
@@ -119,7 +109,3 @@ def _parts(db: Database, table: str, progress: Progress) -> Iterator[Part]:
         part = tablets[start : start + size]
         yield part
         progress.advance(task, len(part))
-
-
-def _rate(text: str | None) -> float | None:
-    return None if text is None else parse_size(text)

@@ -34,7 +34,7 @@ def check(
     Each problem is one line with its file and line number. The command needs no store.
     """
     chain = load_chain(path, import_functions=functions)
-    shown = outputs.table("", "observer", "observes", "mode", "writes", "function", numbers=[""])
+    shown = outputs.table(">", "observer", "observes", "mode", "writes", "function")
     for number, generation in enumerate(chain.order(), 1):
         for position, observer in enumerate(generation):
             shown.add_row(

@@ -12,13 +12,10 @@ from typing import Final
 from percolator_core.cli.findings import Finding, fail, ok, warn
 from percolator_core.errors import ConfigurationError
 
-OLDEST_PYTHON: Final = (3, 11)
 PACKAGE: Final = "percolator-core"
 
 _EXTRAS: Final = {
-    "spark": (("pyspark", "pyarrow", "pandas", "fastwarc"), "bulk loads with Spark"),
-    "base": (("numpy", "pyarrow", "xxhash"), "tables larger than memory, backups and Arrow"),
-    "publish": (("deltalake",), "tables for other programs"),
+    "spark": (("pyspark", "pandas"), "large loads, drains and tables with Spark"),
     "webindex": (("selectolax", "charset-normalizer"), "the web index and the demo"),
     "plot": (("matplotlib",), "the figures of the benchmarks"),
 }
@@ -27,20 +24,13 @@ _EXTRAS: Final = {
 
 def check_installation(*, embedded: bool) -> Iterator[Finding]:
     """Run all checks. With ``embedded``, the store needs a redis-server on this machine."""
-    yield _python()
+    yield ok("python", f"{platform.python_version()} in {sys.prefix}")
     yield _redis_server(needed=embedded)
     yield _hiredis()
     yield _java()
     yield _pyspark()
     for extra in _EXTRAS:
         yield _extra(extra)
-
-
-def _python() -> Finding:
-    found = f"{platform.python_version()} in {sys.prefix}"
-    if sys.version_info < OLDEST_PYTHON:
-        return fail("python", found, f"run with Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
-    return ok("python", found)
 
 
 def _redis_server(*, needed: bool) -> Finding:
@@ -75,7 +65,11 @@ def _pyspark() -> Finding:
     found = _version("pyspark")
     pinned = _pinned("pyspark")
     if found is None:
-        return warn("pyspark", "not installed", f"for bulk loads: pip install '{PACKAGE}[spark]'")
+        return warn(
+            "pyspark",
+            "not installed",
+            f"for large loads, drains and tables with Spark: pip install '{PACKAGE}[spark]'",
+        )
     client = _version("pyspark-client")
     if client is not None and client != found:
         return fail(

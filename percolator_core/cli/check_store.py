@@ -1,4 +1,4 @@
-"""Check a store: its server, settings, memory and disk, and its namespaces.
+"""Check a store: its server, settings, memory and disk, and its namespaces with their tables.
 
 The check does not create an embedded store, but it starts an existing one.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 
 from percolator_core.cli.findings import Finding, fail, ok, warn
-from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.errors import (
+    ConfigurationError,
+    LockTimeout,
+    PercolatorError,
+    SnapshotTooOld,
+    UnknownTable,
+)
+from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.store.embedded.binary import OLDEST_SERVER, OVERRIDE
 from percolator_core.store.embedded.folder import COMPACT
 from percolator_core.store.known_faults import AS_OF, exposure
 from percolator_core.store.url import Address, parse
 
 if TYPE_CHECKING:
+    from percolator_core.catalog.catalog import Entry
     from percolator_core.database import Database
 
 _TIMEOUT: Final = 5.0
@@ -29,6 +37,9 @@ _LITTLE_SPACE: Final = 1 << 30
 _TOO_LITTLE_SPACE: Final = 64 << 20
 _CLOCK_DIFFERENCE: Final = 1.0
 """Seconds. If the clocks of client and server differ by more, ages and "as of" times are misleading."""
+
+_QUICK: Final = 10_000
+"""Indexes of tables with at most this many rows are always compared, which takes less than a second."""
 
 _FULL: Final = 0.9
 _SOCKET_PATH_LIMIT: Final = 103
@@ -57,7 +68,7 @@ def check_store(url: str, namespace: str | None, *, indexes: bool = False) -> It
 def _folder(folder: Path) -> Iterator[Finding]:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free
-    found = f"{_size(free)} free for {folder}"
+    found = f"{show_size(free)} free for {folder}"
     if free < _TOO_LITTLE_SPACE:
         yield fail("disk", found, "free some space, or name another folder with --url")
     elif free < _LITTLE_SPACE:
@@ -111,7 +122,7 @@ def _checks(client: Any, address: Address) -> Iterator[Finding]:
 def _version(info: dict[str, Any]) -> Finding:
     name = "Valkey" if "valkey_version" in info else "Redis"
     text = str(info.get("valkey_version") or info["redis_version"])
-    found = f"{name} {text}, up for {_duration(int(info.get('uptime_in_seconds', 0)))}"
+    found = f"{name} {text}, up for {show_age(int(info.get('uptime_in_seconds', 0)))}"
     pair = tuple(int(part) for part in text.split(".")[:2])
     if pair < OLDEST_SERVER:
         return fail("store", found, f"upgrade the server to {'.'.join(map(str, OLDEST_SERVER))} or newer")
@@ -171,9 +182,9 @@ def _memory(info: dict[str, Any]) -> Finding:
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     total = int(info.get("total_system_memory", 0))
     most = limit or total
-    found = (
-        f"{_size(used)} of {_size(most)} {'allowed' if limit else 'in the machine'}" if most else _size(used)
-    )
+    found = show_size(used)
+    if most:
+        found += f" of {show_size(most)} {'allowed' if limit else 'in the machine'}"
     if most and used > _FULL * most:
         return warn(
             "memory", found, "collect garbage (percolator gc), raise maxmemory, or use a larger machine"
@@ -194,7 +205,7 @@ def _largest(client: Any) -> Iterator[Finding]:
     for name, usual in LARGEST.items():
         value = _setting(client, name)
         if value is not None and value < usual:
-            yield warn(name, _size(value), f"large values cannot be written: CONFIG SET {name} {usual}")
+            yield warn(name, show_size(value), f"large values cannot be written: CONFIG SET {name} {usual}")
 
 
 def _compact(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
@@ -239,7 +250,6 @@ def _contents(url: str, namespace: str | None, *, indexes: bool) -> Iterator[Fin
 
 def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
     from percolator_core.admin.status import status
-    from percolator_core.cli.check_tables import check_tables
     from percolator_core.store import FORMAT
 
     now = status(db)
@@ -257,24 +267,72 @@ def _namespace(db: Database, *, indexes: bool) -> Iterator[Finding]:
     if now.failed:
         yield warn(
             f"{name}: quarantine",
-            f"{now.failed:,} cells",
+            count_of(now.failed, "cell"),
             "list them with percolator failed PATH, then run percolator retry PATH",
         )
     else:
         yield ok(f"{name}: quarantine", "empty")
-    yield from check_tables(db, indexes=indexes)
+    yield from _tables(db, indexes=indexes)
 
 
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+def _tables(db: Database, *, indexes: bool) -> Iterator[Finding]:
+    """Report unfinished schema changes, and compare tables with their indexes."""
+    entries = db.catalog.entries()
+    for entry in entries:
+        if entry.pending is not None or entry.sweep:
+            yield _unfinished(db, entry)
+    indexed = [one.definition for one in entries if one.is_there and one.definition.indexes]
+    late = [one for one in indexed if not indexes and _rows(db, one.name) > _QUICK]
+    wrong = list(_inconsistent(db, [one.name for one in indexed if one not in late]))
+    yield from wrong
+    check, agreeing = f"{db.namespace}: indexes", sum(len(one.indexes) for one in indexed if one not in late)
+    if agreeing and not wrong:
+        yield ok(check, f"{agreeing} compared with their tables, without a difference")
+    if late:
+        names = ", ".join(one.name for one in late)
+        yield ok(check, f"not compared for {names}, with over {_QUICK:,} rows; --indexes compares them")
 
 
-def _duration(seconds: int) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} seconds"
+def _rows(db: Database, table: str) -> int:
+    snapshot = db.snapshot()
+    try:
+        tags = snapshot.handle_of(table).tags
+    except UnknownTable:
+        return 0  # the table was dropped since the catalog was read
+    return sum(snapshot.count_rows([(tag, b"", None) for tag in tags]))
+
+
+def _unfinished(db: Database, entry: Entry) -> Finding:
+    pending = entry.pending
+    if pending is None:
+        found = "cells of a dropped column may remain"
+    elif pending["kind"] in {"create", "drop"}:
+        step = "creation" if pending["kind"] == "create" else "removal"
+        found = f"its {step} is under way or was interrupted"
+    else:
+        found = "a schema change is under way or was interrupted"
+    check = f"{db.namespace}: {entry.definition.name}"
+    return warn(check, found, "percolator gc finishes it if no process is working on it")
+
+
+def _inconsistent(db: Database, names: Sequence[str]) -> Iterator[Finding]:
+    from percolator_core.tables.verify import check_indexes
+
+    for name in names:
+        try:
+            # The snapshot is not pinned: pinning is a write, and this user may have no right to write.
+            found = check_indexes(db.snapshot(), name)
+        except (LockTimeout, SnapshotTooOld, UnknownTable) as error:
+            yield warn(
+                f"{db.namespace}: {name}", f"its indexes were not compared: {error}", "check again later"
+            )
+            continue
+        if not found:
+            continue
+        missing = sum(one.missing for one in found)
+        yield fail(
+            f"{db.namespace}: {name}",
+            f"{', '.join(sorted({one.index for one in found}))}: rows without their entry: {missing:,}, "
+            f"entries without their row: {len(found) - missing:,}",
+            f"another program changed the store: run percolator reindex {name}",
+        )

@@ -26,7 +26,7 @@ _COLUMNS: Final = {
 
 def counts_table(counts: Counts) -> Table:
     """Return a table with a line per observer and the totals."""
-    shown = table("observer", *_COLUMNS, numbers=tuple(_COLUMNS))
+    shown = table("observer", *(f">{name}" for name in _COLUMNS))
     total = f"in {counts.seconds:.1f} s"
     for name, one in {**counts.observers, total: counts.total()}.items():
         numbers = [str(getattr(one, attribute)) for attribute in _COLUMNS.values()]

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from percolator_core.database import Database
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import Predicate
-    from percolator_core.transaction.scan import Row
     from percolator_core.transaction.snapshot import Snapshot
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table.")]
@@ -69,10 +68,8 @@ def tables(*, store: StoreOptions) -> None:
 
     with store.existing() as db:
         found = db.tables()
-        typed = ["columns", "key", "partition"] if any(one.is_typed for one in found) else []
-        shown = outputs.table(
-            "table", "tablets", *typed, "notify-only columns", numbers=["tablets", "columns"]
-        )
+        typed = [">columns", "key", "partition"] if any(one.is_typed for one in found) else []
+        shown = outputs.table("table", ">tablets", *typed, "notify-only columns")
         for one in found:
             cells = (
                 [str(len(one.columns)), ", ".join(one.key), partition_text(one)] if one.is_typed else [""] * 3
@@ -139,7 +136,7 @@ def _raw_row(
     key = parse_bytes(row)
     cells = dict(sorted(snapshot.get_row(definition.name, key, columns).items()))
     texts = {column: show_value(value) for column, value in cells.items()}
-    return _Found(texts, cells, _row_data((key, cells))) if cells else None
+    return _Found(texts, cells, _row_data(key, cells)) if cells else None
 
 
 def _typed_row(
@@ -228,18 +225,12 @@ def _raw_rows(
         if where.holds(row, cells):
             kept = {name: cell for name, cell in cells.items() if wanted is None or name in wanted}
             if kept:
-                yield row, (_row_data((row, kept)), _raw_lines(row, kept, width))
-
-
-def _raw_lines(row: bytes, cells: Mapping[str, bytes], width: int) -> list[RenderableType]:
-    return [
-        Text(show_bytes(row), style="bold"),
-        *(
-            Text(f"  {name}  {show_bytes(value, value_width(name, width))}")
-            for column, value in sorted(cells.items())
-            for name in [abbreviated(column)]
-        ),
-    ]
+                shown = [
+                    (name, show_bytes(value, value_width(name, width)))
+                    for column, value in sorted(kept.items())
+                    for name in [abbreviated(column)]
+                ]
+                yield row, (_row_data(row, kept), _lines(show_bytes(row), shown))
 
 
 def _typed_rows(
@@ -253,13 +244,16 @@ def _typed_rows(
     for values in found:
         row = codec.encode([values[name] for name in definition.key])
         data = {name: json_value(value) for name, value in values.items()}
-        lines: list[RenderableType] = [Text(show_key(definition, values), style="bold")]
-        lines += [
-            Text(f"  {name}  {show_typed(definition, name, value, value_width(name, width))}")
+        shown = [
+            (name, show_typed(definition, name, value, value_width(name, width)))
             for name, value in values.items()
             if name not in definition.key
         ]
-        yield row, (data, lines)
+        yield row, (data, _lines(show_key(definition, values), shown))
+
+
+def _lines(key: str, values: Sequence[tuple[str, str]]) -> list[RenderableType]:
+    return [Text(key, style="bold"), *(Text(f"  {name}  {value}") for name, value in values)]
 
 
 def _predicate(definition: TableDefinition, asked: _Asked) -> Predicate | None:
@@ -361,8 +355,7 @@ def value_width(column: str, width: int) -> int:
     return max(20, width - len(column) - 4)
 
 
-def _row_data(found: Row) -> dict[str, Any]:
-    row, cells = found
+def _row_data(row: bytes, cells: Mapping[str, bytes]) -> dict[str, Any]:
     return {
         "row": json_bytes(row),
         "columns": {column: json_bytes(value) for column, value in sorted(cells.items())},

@@ -15,6 +15,7 @@ from percolator_core.cli import output as outputs
 from percolator_core.cli.findings import Finding
 from percolator_core.cli.options import StoreOptions
 from percolator_core.cli.output import ExitCode
+from percolator_core.notation.amounts import count_of
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -69,7 +70,7 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 
 def _summary(counts: Counter[str]) -> Text:
-    warnings = f"{counts['warn']} warning{'' if counts['warn'] == 1 else 's'}"
+    warnings = count_of(counts["warn"], "warning")
     if counts["fail"]:
         return Text(f"{counts['fail']} failed, {warnings}.", "bold red")
     if counts["warn"]:

@@ -12,8 +12,8 @@ import typer
 
 if TYPE_CHECKING:
     from percolator_core.schema.definitions import TableDefinition
+    from percolator_core.schema.expression import RawFilter
     from percolator_core.schema.predicates import Predicate
-    from percolator_core.schema.raw_filter import RawFilter
 
 Where = Annotated[
     list[str] | None,
@@ -42,7 +42,7 @@ def parse_filter(definition: TableDefinition, texts: Sequence[str] | None) -> Pr
 
 def parse_raw_filter(definition: TableDefinition, texts: Sequence[str] | None) -> RawFilter:
     """Return the filter of a raw table. Raises typer.BadParameter for an unreadable text."""
-    from percolator_core.schema.raw_filter import RawFilter
+    from percolator_core.schema.expression import RawFilter
 
     for text in texts or ():
         with bad_parameter(text):

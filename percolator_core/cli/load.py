@@ -1,17 +1,17 @@
-"""``load``: a Spark load of files into a table."""
+"""``load``: load files into a table, in this process or with Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import StoreOptions, argument, load_chain
-from percolator_core.cli.output import Failure
+from percolator_core.cli.output import Failure, Output
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.bytestext import parse_bytes
@@ -19,17 +19,16 @@ from percolator_core.notation.bytestext import parse_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from percolator_core.cli.output import Output
+    from percolator_core.database import Database
+    from percolator_core.loading import LoadProgress, LoadReport, Source
     from percolator_core.observers import Chain
-    from percolator_core.spark import LoadProgress, LoadReport
 
 _COUNTED: Final = ("read", "new", "changed", "unchanged", "repeated", "deleted", "bad")
-
 
 Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
 
 Sources = Annotated[
-    list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or patterns in quotes.")
+    list[str], typer.Argument(metavar="SOURCE", help="Files, folders, patterns in quotes, object URLs.")
 ]
 TableOption = Annotated[str, typer.Option("--table", metavar="TABLE", help="The table to load into.")]
 FormatOption = Annotated[Format | None, typer.Option("--format", help="Default: from the file suffixes.")]
@@ -64,8 +63,12 @@ DeleteMissing = Annotated[
         help="Delete rows with this key prefix that the source no longer has.",
     ),
 ]
-Master = Annotated[str | None, typer.Option(help="The Spark master. Default: all cores of this machine.")]
-Width = Annotated[int, typer.Option(min=1, help="Concurrent transactions in each task.")]
+WithSpark = Annotated[bool, typer.Option("--spark", help="Load with Spark, on all cores or in a cluster.")]
+Master = Annotated[
+    str | None,
+    typer.Option(help="The Spark master; implies --spark. Default: all cores of this machine."),
+]
+Width = Annotated[int, typer.Option(min=1, help="Concurrent transactions; with Spark, in each task.")]
 
 
 def load(
@@ -83,45 +86,58 @@ def load(
     aside: Aside = Path("aside"),
     max_bad: MaxBad = None,
     delete_missing: DeleteMissing = None,
+    spark: WithSpark = False,
     master: Master = None,
     width: Width = 256,
     store: StoreOptions,
 ) -> None:
-    """Load files into a table with Spark, and write only cells that differ.
+    """Load files into a table, and write only cells that differ.
 
     In a typed table, each field is parsed as the type of the column that has the field's name. A load may be
     repeated at any time; unchanged cells are not written and wake no observer.
     """
+    from percolator_core import loading
+
     output = outputs.current()
     output.carry_on = "run the same load again; it writes only cells that are still missing"
-    spark = _spark()
     declared = None if chain is None else _chain_with(table, chain)
-    csv = {"delimiter": delimiter, "encoding": encoding, "null_text": null_text}
-    source = spark.open_source(
+    csv: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "null_text": null_text}
+    source = loading.open_source(
         paths, format, key=key, columns=parse_fields(columns), base_url=base_url, **csv
     )
+    spark = spark or master is not None
+    begin = f"{'starting Spark for ' if spark else ''}{count_of(len(source.files), 'file')}"
     with store.of_chain(declared) if declared else store.existing() as db, output.progress() as progress:
+        run: Callable[..., LoadReport] = (
+            partial(_load_with_spark, store.url, master) if spark else loading.load
+        )
         try:
-            report = spark.load(
-                store.url,
-                db.namespace,
+            report = run(
+                db,
                 table,
                 source,
                 chain=declared,
                 delete_missing=delete_missing,
                 aside=aside,
                 max_bad=max_bad,
-                master=master,
                 width=width,
-                progress=_bar(progress, len(source.files)),
+                progress=_bar(progress, begin),
             )
-        except spark.TooManyBadRecords as error:
+        except loading.TooManyBadRecords as error:
             raise Failure(str(error), report=error.report.to_json()) from error
     _print(output, report)
 
 
+def _load_with_spark(
+    url: str, master: str | None, db: Database, table: str, source: Source, **settings: Any
+) -> LoadReport:
+    from percolator_core.spark import load
+
+    return load(url, db.namespace, table, source, master=master, **settings)
+
+
 def _print(output: Output, report: LoadReport) -> None:
-    shown = outputs.table("table", *_COUNTED, "seconds", numbers=[*_COUNTED, "seconds"])
+    shown = outputs.table("table", *(f">{name}" for name in _COUNTED), ">seconds")
     seconds = report.load_seconds + report.delete_seconds
     shown.add_row(report.table, *(f"{getattr(report, name):,}" for name in _COUNTED), f"{seconds:.1f}")
     output.result(report.to_json(), shown)
@@ -154,21 +170,12 @@ def parse_fields(text: str | None) -> dict[str, str] | None:
     return found
 
 
-def _bar(progress: Progress, files: int) -> Callable[[LoadProgress], None]:
-    """Return a function that shows a load's progress as a bar of Spark tasks."""
-    task = progress.add_task(f"starting Spark for {count_of(files, 'file')}", total=None)
+def _bar(progress: Progress, start: str) -> Callable[[LoadProgress], None]:
+    """Return a function that shows a load's progress as a bar of tasks, after the text ``start``."""
+    task = progress.add_task(start, total=None)
 
     def show(now: LoadProgress) -> None:
         said = f"{now.read:,} read, {now.new + now.changed:,} written, {now.bad:,} bad"
         progress.update(task, completed=now.tasks_done, total=now.tasks, description=said)
 
     return show
-
-
-def _spark() -> ModuleType:
-    """Import `percolator_core.spark`. Raises ConfigurationError if pyspark is missing."""
-    try:
-        from percolator_core import spark
-    except ImportError as error:
-        raise ConfigurationError(f"a load needs Spark ({error}): install percolator-core[spark]") from error
-    return spark

@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
-class _Stderr:
-    """The current `sys.stderr`, looked up at each write: a status line on a terminal replaces it."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
 def configure(output: Output, level: LogLevel = "info") -> None:
     """Log lines of ``level`` and above: as text, or with ``--json`` as one JSON object per line."""
     processors: list[Any] = [
@@ -47,10 +37,10 @@ def configure(output: Output, level: LogLevel = "info") -> None:
             exception_formatter=structlog.dev.plain_traceback,
         )
         processors.append(renderer)
-    stderr: Any = _Stderr()
     structlog.configure(
         processors=processors,
-        logger_factory=structlog.PrintLoggerFactory(stderr),
+        # A status line on a terminal replaces sys.stderr, so it is looked up for each log line.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
+from percolator_core.errors import ConfigurationError
 from percolator_core.notation.error import NotationError
 
 if TYPE_CHECKING:
@@ -72,6 +73,24 @@ def load_chain(path: Path, *, import_functions: bool = True) -> Chain:
     from percolator_core.observers import Chain
 
     return Chain.load(path, import_functions=import_functions)
+
+
+def chain_folders(project: Path, mend: str) -> list[Path]:
+    """Return the folders of a project's chains: NAME or observers/NAME, with a ``chain.yaml``.
+
+    ``mend`` tells the user how to name another folder.
+
+    Raises:
+        ConfigurationError: there is no chain.
+    """
+    places = ("*/chain.yaml", "observers/*/chain.yaml")
+    found = sorted(file.parent for place in places for file in project.glob(place))
+    if not found:
+        raise ConfigurationError(
+            f"{project.absolute()} has no chain in NAME/chain.yaml or observers/NAME/chain.yaml: {mend}, or "
+            "create a project with `percolator init DIR`"
+        )
+    return found
 
 
 def observer_of(chain: Chain, name: str) -> Observer:

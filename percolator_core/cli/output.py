@@ -16,15 +16,26 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
+from percolator_core.errors import (
+    ConfigurationError,
+    PercolatorError,
+    StoreUnavailable,
+    UnknownColumn,
+    UnknownTable,
+)
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
     from rich.progress import Progress
     from rich.status import Status
+    from rich.table import Column
+
+_GAP: Final = 2
+"""The blanks between two columns of a table."""
 
 _PIPE_WIDTH: Final = 10_000
 """The width of output to a file or a pipe, so that a table is neither cut nor folded."""
@@ -44,7 +55,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done",
     ExitCode.FAILURE: "the command failed; the error says why",
-    ExitCode.USAGE: "wrong usage, or an invalid declaration or setting",
+    ExitCode.USAGE: "wrong usage, an unknown table or other name, or an invalid declaration or setting",
     ExitCode.UNAVAILABLE: "the store does not exist, does not answer, or refuses writes",
     ExitCode.NOT_IDLE: "not idle within the timeout, or a cell is in quarantine",
     ExitCode.INTERRUPTED: "interrupted; the message says how to continue",
@@ -65,6 +76,8 @@ _CODES: Final[Mapping[type[BaseException], ExitCode]] = {
     KeyboardInterrupt: ExitCode.INTERRUPTED,
     StoreUnavailable: ExitCode.UNAVAILABLE,
     ConfigurationError: ExitCode.USAGE,
+    UnknownTable: ExitCode.USAGE,
+    UnknownColumn: ExitCode.USAGE,
     TimeoutError: ExitCode.NOT_IDLE,
 }
 
@@ -186,14 +199,64 @@ class Output:
         sys.stdout.flush()
 
 
-def table(*columns: str, title: str | None = None, numbers: Sequence[str] = ()) -> Table:
-    """Return a plain table; the columns named in ``numbers`` are right-aligned."""
-    made = Table(
+class PlainTable(Table):
+    """A table that breaks lines between words only.
+
+    rich itself makes wide columns narrower without regard to their words. This table divides the width so
+    that each column has room for its longest word. If the width is too small for this, each row becomes a
+    paragraph.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needs = [self._need(console, options, column) for column in self.columns]
+        left = options.max_width - _GAP * (len(needs) - 1) - sum(need.minimum for need in needs)
+        if left < 0 and self.row_count:
+            yield from self._paragraphs(options.max_width)
+            return
+        # The columns that want least get it first, so that few columns have several lines.
+        for need, column in sorted(zip(needs, self.columns, strict=True), key=lambda one: one[0].span):
+            more = min(need.span, max(0, left))
+            column.width = need.minimum + more
+            left -= more
+        yield from super().__rich_console__(console, options)
+
+    def _need(self, console: Console, options: ConsoleOptions, column: Column) -> Measurement:
+        """Return the widths of the column's longest word and of its longest line."""
+        found = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
+        widest = max(one.maximum for one in found)
+        return Measurement(widest if column.no_wrap else max(one.minimum for one in found), widest)
+
+    def _paragraphs(self, width: int) -> Iterator[Text]:
+        """Yield the lines of a paragraph for each row: the row's first cell, then ``name value`` pairs."""
+        if self.title:
+            yield Text(str(self.title), "bold")
+        cells = [list(column.cells) for column in self.columns]
+        for row in range(self.row_count):
+            line = Text()
+            for column, found in zip(self.columns, cells, strict=True):
+                cell = found[row]
+                value = cell if isinstance(cell, Text) else Text(str(cell))
+                if not value.plain:
+                    continue
+                pair = Text.assemble((f"{column.header} " if line and column.header else "", "dim"), value)
+                if line and line.cell_len + _GAP + pair.cell_len > width:
+                    yield line
+                    line = Text(" " * _GAP)
+                elif line:
+                    line.append(" " * _GAP)
+                line.append_text(pair)
+            yield line
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return a plain table. A column whose name begins with ``>`` has numbers, and is right-aligned."""
+    made = PlainTable(
         title=title, box=None, title_justify="left", title_style="bold", header_style="dim", pad_edge=False
     )
     for column in columns:
-        right = column in numbers
-        made.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        right = column.startswith(">")
+        name = column.removeprefix(">")
+        made.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
     return made
 
 

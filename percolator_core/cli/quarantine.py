@@ -14,6 +14,7 @@ from rich.text import Text
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import ChainPath, StoreOptions, argument, load_chain, observer_of
+from percolator_core.cli.output import Output
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.times import show_time
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from percolator_core.admin.quarantine import FailedCell, Quarantine
-    from percolator_core.cli.output import Output
     from percolator_core.database import Database
 
 ObserverName = Annotated[str | None, typer.Option("--observer", metavar="NAME", help="Only this observer.")]
@@ -166,10 +166,9 @@ def _data(cell: FailedCell, rows: Rows) -> dict[str, Any]:
 
 def _human(cell: FailedCell, rows: Rows, *, traceback: bool) -> Sequence[RenderableType]:
     where = f"{cell.table} {rows.show(cell.table, cell.row)} {abbreviated(cell.column)}"
+    when = f"{count_of(cell.attempts, 'attempt')}, last {show_time(cell.time)}"
     lines = [
-        Text.assemble(
-            (cell.observer, "bold"), f"  {where}  {cell.attempts} attempts, last {show_time(cell.time)}"
-        ),
+        Text.assemble((cell.observer, "bold"), f"  {where}  {when}"),
         Text(f"  {cell.error}" if traceback else f"  {' '.join(cell.error.split())}", style="red"),
     ]
     if traceback:

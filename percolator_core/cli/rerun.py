@@ -12,6 +12,7 @@ import typer
 from percolator_core.cli import output as outputs
 from percolator_core.cli.filters import bad_parameter, parse_filter, parse_raw_filter
 from percolator_core.cli.options import ChainPath, StoreOptions, load_chain, observer_of
+from percolator_core.cli.output import Output
 from percolator_core.cli.signals import stopping
 from percolator_core.errors import PercolatorError, abbreviated
 from percolator_core.notation.amounts import count_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from percolator_core.admin.rerun import RerunCounts
-    from percolator_core.cli.output import Output
     from percolator_core.database import Database
     from percolator_core.observers import Observer
 
@@ -120,8 +120,8 @@ def _columns(db: Database, observer: Observer, texts: list[str]) -> list[str]:
 
 
 def _human(counts: RerunCounts, *, dry_run: bool) -> list[RenderableType]:
-    names = ["looked at", "chosen"] if dry_run else ["looked at", "chosen", "marked"]
-    made = outputs.table("column", *names, numbers=names)
+    names = [">looked at", ">chosen"] if dry_run else [">looked at", ">chosen", ">marked"]
+    made = outputs.table("column", *names)
     for column, one in counts.columns.items():
         numbers = [one.looked_at, one.chosen, one.marked]
         made.add_row(abbreviated(column), *(f"{number:,}" for number in numbers[: len(names)]))

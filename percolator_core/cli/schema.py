@@ -21,6 +21,7 @@ from percolator_core.notation.typedtext import json_value, show_typed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from percolator_core.observers import Chain
     from percolator_core.schema.definitions import Column, TableDefinition
     from percolator_core.tables.model import Table
 
@@ -48,7 +49,8 @@ def schema(
         typer.Option(
             "--json-schema",
             metavar="FOLDER",
-            help="Write a JSON Schema for the rows of each typed table into this folder, one file per table.",
+            help="Write JSON Schemas into this folder: one for the rows of each typed table and, for a "
+            "chain, those by which an editor completes and checks its YAML.",
         ),
     ] = None,
     *,
@@ -59,9 +61,10 @@ def schema(
     For a chain, the command imports the chain's models and needs no store.
     """
     output = outputs.current()
-    title, found = _of_chain(path) if path is not None else _of_store(store)
+    chain = None if path is None else load_chain(path)
+    title, found = _of_store(store) if chain is None else _of_chain(chain)
     if json_schema is not None:
-        _write_schemas(json_schema, found)
+        _write_schemas(json_schema, found, chain)
         return
     data = {**title, "tables": [table_data(one.definition, one.defaults) for one in found]}
     name = next(iter(title.values()))
@@ -74,8 +77,7 @@ def schema(
         output.result(data, Text(f"{name}: {count_of(len(found), 'table')}"), *boxes)
 
 
-def _of_chain(path: Path) -> tuple[dict[str, str], list[_Described]]:
-    chain = load_chain(path)
+def _of_chain(chain: Chain) -> tuple[dict[str, str], list[_Described]]:
     return {"chain": chain.name}, [
         _Described(one, model, _defaults(one, model))
         for one in chain.tables
@@ -99,18 +101,18 @@ def _defaults(definition: TableDefinition, model: type[Table] | None) -> dict[st
     from percolator_core.tables.model import fields_of
 
     found: dict[str, str] = {}
-    for column in definition.columns:
-        value, is_known = None, False
-        if model is not None:
+    for column in definition.shown_columns:
+        packed = None
+        if model is None:
+            packed = column.missing
+        else:
             info = model.model_fields[column.name]
             if info.default_factory is not None:
                 found[column.name] = f"{getattr(info.default_factory, '__name__', '…')}()"
             elif not info.is_required() and info.default is not None:
-                kept = fields_of(model)[column.name].encode(info.default)
-                value, is_known = column_type(column.type).decode(kept), True
-        elif column.missing is not None:
-            value, is_known = column_type(column.type).decode(column.missing), True
-        if is_known:
+                packed = fields_of(model)[column.name].encode(info.default)
+        if packed is not None:
+            value = column_type(column.type).decode(packed)
             found[column.name] = show_typed(definition, column.name, value, 40) or "''"
     return found
 
@@ -127,9 +129,11 @@ def table_data(definition: TableDefinition, defaults: Mapping[str, str] | None =
     columns = [
         {"name": one.name, "type": one.type, "nullable": one.nullable}
         | ({"default": defaults[one.name]} if defaults and one.name in defaults else {})
-        for one in definition.columns
+        for one in definition.shown_columns
     ]
-    indexes = [{"column": one.column, "unique": one.unique, "table": one.table} for one in definition.indexes]
+    indexes = [
+        {"column": one.column, "unique": one.unique, "table": one.table} for one in definition.shown_indexes
+    ]
     partition: list[dict[str, Any]] = [
         {"hash": list(rule.columns), "buckets": rule.buckets} for rule in definition.hashes
     ]
@@ -173,7 +177,7 @@ def _box(one: _Described) -> RenderableType:
     parts: list[RenderableType] = []
     if definition.is_typed:
         shown = outputs.table("column", "type", "key", "null", "default", "index")
-        for column in definition.columns:
+        for column in definition.shown_columns:
             shown.add_row(*_column_cells(one, column))
         parts += [shown, ""]
     tablets = count_of(definition.tablets, "tablet")
@@ -210,7 +214,7 @@ def _mermaid(found: Sequence[_Described]) -> str:
         definition = one.definition
         title = definition.name.replace('"', "'")
         lines.append(f'    "{title}" {{')
-        for column in definition.columns:
+        for column in definition.shown_columns:
             unique = any(rule.unique for rule in definition.indexes if rule.column == column.name)
             marks = "PK" if column.name in definition.key else "UK" if unique else ""
             kind = column.type.replace(",", "-")
@@ -231,15 +235,19 @@ def _mermaid(found: Sequence[_Described]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_schemas(folder: Path, found: Sequence[_Described]) -> None:
+def _write_schemas(folder: Path, found: Sequence[_Described], chain: Chain | None) -> None:
+    from percolator_core.observers.schema import write_schemas
+
     typed = [one for one in found if one.definition.is_typed]
-    if not typed:
+    if not typed and chain is None:
         raise Failure("there are no typed tables: raw tables hold bytes and have no JSON Schema")
-    written = []
     try:
+        written = [] if chain is None else [str(path) for path in write_schemas(folder, chain)]
         folder.mkdir(parents=True, exist_ok=True)
         for one in typed:
             path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', one.definition.name)}.schema.json"
+            if str(path) in written:
+                raise Failure(f"the schema of table {one.definition.name!r} would replace {path}: rename it")
             path.write_text(json.dumps(json_schema_of(one.definition, one.model), indent=2) + "\n", "utf-8")
             written.append(str(path))
     except OSError as error:
@@ -261,9 +269,14 @@ def json_schema_of(definition: TableDefinition, model: type[Table] | None = None
         one.name: {"anyOf": [_json_type(one.type), {"type": "null"}]}
         if one.nullable
         else _json_type(one.type)
-        for one in definition.columns
+        for one in definition.shown_columns
     }
-    required = [one.name for one in definition.columns if not one.nullable and one.missing is None]
+    optional = {one.name for one in definition.columns if one.nullable or one.missing is not None}
+    required = [
+        one.name
+        for one in definition.shown_columns
+        if one.name not in optional and one.name not in definition.defaults
+    ]
     return {
         "$schema": _DIALECT,
         "title": definition.name,

@@ -36,12 +36,12 @@ def status(path: OptionalChainPath = None, *, store: StoreOptions) -> None:
 
 
 def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
-    tables = outputs.table("table", "rows", "tablets", "locks", numbers=["rows", "tablets", "locks"])
+    tables = outputs.table("table", ">rows", ">tablets", ">locks")
     for one in now.tables:
         tables.add_row(one.name, f"{one.rows:,}", str(one.tablets), str(one.locks))
-    sums = ["ran", "failures"]
-    numbers = [*(["revision"] if revisions else []), "backlog", "waiting", "oldest", "failed", *sums]
-    observers = outputs.table("observer", "observes", *numbers, "", numbers=numbers)
+    numbers = [">backlog", ">waiting", ">oldest", ">failed", ">ran", ">failures"]
+    revision = [">revision"] if revisions else []
+    observers = outputs.table("observer", "observes", *revision, *numbers, "")
     for observer in now.observers:
         observers.add_row(
             observer.name,
@@ -79,7 +79,7 @@ def _human(now: Status, *, revisions: bool) -> list[RenderableType]:
 
 def _bases(now: Status) -> list[RenderableType]:
     """Return the bases of tables, after an empty line; nothing if no table has a base."""
-    bases = outputs.table("base of", "rows", "size", "height", "location", numbers=["rows", "size", "height"])
+    bases = outputs.table("base of", ">rows", ">size", ">height", "location")
     for table in now.tables:
         base = table.base
         if base is not None:

@@ -16,12 +16,16 @@ from percolator_core.cli.options import ChainPath, StoreOptions, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
-from percolator_core.notation.bytestext import json_bytes
+from percolator_core.notation.bytestext import json_bytes, show_bytes
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, parse_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from percolator_core.admin.trace import Change, Outcome, Run, Trace
+    from percolator_core.observers import Chain
+    from percolator_core.schema.definitions import TableDefinition
 
 _BRANCHES: Final = 20
 """At most this many branches of a run are drawn; --json has all."""
@@ -56,7 +60,7 @@ def trace(
     with store.existing(chain) as db:
         key = parse_row(db.catalog.table(table).definition, row)
         found = read_trace(db, chain, table, key, column, change=wanted, depth=depth)
-        rows = Rows(db.tables())
+        rows = _Rows(chain, db.tables())
     if not found.changes:
         raise Failure(
             f"row {rows.show(table, key, _LONGEST_ROW)} of {table} has no such change in an observed "
@@ -68,6 +72,24 @@ def trace(
     output.result(data, *_Drawing(found, rows).trees, Text(summary(found, _ms)))
     for note in missing_parts(found, chain, str(path / "chain.yaml"), "--depth goes further"):
         output.note(note)
+
+
+class _Rows(Rows):
+    """Row keys for a trace. Rows of export queues are shown with the key of their items, too."""
+
+    def __init__(self, chain: Chain, definitions: Iterable[TableDefinition]) -> None:
+        super().__init__(definitions)
+        self._chain = chain
+
+    def show(self, table: str, row: bytes, longest: int | None = None) -> str:
+        shown, key = super().show(table, row, longest), self.exported(table, row)
+        return shown if key is None else f"{shown} (key {show_bytes(key, longest)})"
+
+    def exported(self, table: str, row: bytes) -> bytes | None:
+        """Return the key of the item of an export queue's row; None for other rows."""
+        from percolator_core.recipes.export import exported_key
+
+        return exported_key(self._chain, table, row)
 
 
 class _Drawing:
@@ -107,13 +129,16 @@ class _Drawing:
         return root
 
     def _line(self, change: Change, outcome: Outcome, run: Run | None, *, top: bool) -> Text:
+        from percolator_core.admin.trace.text import state_text
+
         line = Text.assemble((outcome.observer, "bold"))
         if run is not None and self._met[run.number] > 1:
             line.append(f" #{run.number}")
         if not top:
             line.append(f"  {self._cell(change)}", "dim")
         if run is None:
-            return line.append(f"  {_state(outcome)}", _STYLES.get(outcome.state, "yellow"))
+            state = state_text(outcome, " ".join((outcome.error or "").split()))
+            return line.append(f"  {state}", _STYLES.get(outcome.state, "yellow"))
         line.append("  again, began" if outcome.again else "  began")
         line.append(f" {_time(run.start_timestamp)}" if outcome.lag is None else f" +{_ms(outcome.lag)}")
         if run.number in self._drawn:
@@ -141,12 +166,6 @@ def _details(run: Run) -> str:
     return f"{said}: {', '.join(wrote) or 'wrote nothing'}"
 
 
-def _state(outcome: Outcome) -> str:
-    from percolator_core.admin.trace.text import state_text
-
-    return state_text(outcome, " ".join((outcome.error or "").split()))
-
-
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
@@ -156,16 +175,18 @@ def _time(timestamp: int) -> str:
     return show_time(timestamp, to="microseconds")
 
 
-def _plain(data: Any, rows: Rows) -> Any:
+def _plain(data: Any, rows: _Rows) -> Any:
     """Convert a trace, or a part of it, to types that JSON has."""
     if isinstance(data, bytes):
         return json_bytes(data)
     if isinstance(data, dict):
         # Every object with a row key has the table, too.
-        return {
+        found = {
             name: rows.data(data["table"], value) if name == "row" else _plain(value, rows)
             for name, value in data.items()
         }
+        key = rows.exported(data["table"], data["row"]) if "row" in data else None
+        return found if key is None else found | {"key": json_bytes(key)}
     return [_plain(value, rows) for value in data] if isinstance(data, list | tuple) else data
 
 

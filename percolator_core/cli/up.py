@@ -20,14 +20,14 @@ import typer
 
 from percolator_core.cli import airflow_home
 from percolator_core.cli import output as outputs
-from percolator_core.cli.output import Failure
+from percolator_core.cli.options import chain_folders, load_chain
+from percolator_core.cli.output import Failure, Output
 from percolator_core.cli.sessions import Child, await_end
 from percolator_core.cli.signals import Received, stopping
 from percolator_core.errors import ConfigurationError
 from percolator_core.runtime.log import Log
 
 if TYPE_CHECKING:
-    from percolator_core.cli.output import Output
     from percolator_core.observers import Chain
 
 log: Final = Log("percolator.up")
@@ -107,7 +107,8 @@ class _Up:
         from percolator_core.store.url import absolute
 
         airflow = airflow_home.program()
-        self.chains = _chains(self.project)
+        folders = chain_folders(self.project, "name a project's folder")
+        self.chains = [load_chain(folder, import_functions=False) for folder in folders]
         self.url = absolute(self.given_url or f"embedded:{self.project / '.percolator'}")
         self.began = time.monotonic()
         for folder in (self.project / ".percolator", self.folder, self.home):
@@ -283,23 +284,6 @@ class _Up:
             "workers": self.with_workers,
             "seconds": round(time.monotonic() - self.began, 1),
         }
-
-
-def _chains(project: Path) -> list[Chain]:
-    """Load the chains in the project's observers folder, without their code.
-
-    Raises:
-        ConfigurationError: there is no chain, or one has wrong declarations.
-    """
-    from percolator_core.observers import Chain
-
-    found = sorted(path.parent for path in (project / "observers").glob("*/chain.yaml"))
-    if not found:
-        raise ConfigurationError(
-            f"{project} has no chain in observers/NAME/chain.yaml: name a project's folder, or create one "
-            "with `percolator init DIR`"
-        )
-    return [Chain.load(path, import_functions=False) for path in found]
 
 
 @contextmanager

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from percolator_core import telemetry
 from percolator_core.cli import logs
 from percolator_core.cli import output as outputs
 from percolator_core.cli.counts import counts_data, counts_table
 from percolator_core.cli.logs import LogLevel
 from percolator_core.cli.options import ChainPath, StoreOptions, Threads, Width, load_chain
+from percolator_core.cli.output import Output
 from percolator_core.cli.signals import Received, stopping
 from percolator_core.runtime.log import Log
 from percolator_core.runtime.periodic import periodically
 from percolator_core.runtime.process import usable_cores
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from percolator_core.cli.output import Output
     from percolator_core.crew import Crew
     from percolator_core.database import Database
     from percolator_core.monitoring import Address
@@ -206,15 +206,19 @@ class _Command:
             "replaced": lambda: len(crew.served),
         }
 
+    @contextmanager
     def _monitored(
         self, runner: Worker | Crew, received: Received, measures: Mapping[str, Any]
-    ) -> AbstractContextManager[Any]:
-        """Serve health and metrics over HTTP during the block, if ``--http`` is set."""
-        if self.http is None:
-            return nullcontext()
+    ) -> Iterator[None]:
+        """Serve health and metrics over HTTP during the block, and send metrics by OTLP, as far as set."""
+        pushes = telemetry.is_on("metrics")
+        if self.http is None and not pushes:
+            yield
+            return
         from percolator_core.database import connect
         from percolator_core.monitoring import Monitor, Subject
-        from percolator_core.monitoring.probe import PATIENCE
+        from percolator_core.monitoring.exposition import Exposition
+        from percolator_core.monitoring.probe import PATIENCE, Probe
 
         subject = Subject(
             self.chain,
@@ -225,12 +229,15 @@ class _Command:
             stopping=lambda: bool(received.number),
             **measures,
         )
-        url, namespace = self.url, self.db.namespace
-        monitor = Monitor(
-            self.http, subject, lambda: connect(url, namespace, patience=PATIENCE, timeout=PATIENCE)
-        )
-        log.info("serving health and metrics", url=monitor.url)
-        return monitor
+        opened = partial(connect, self.url, self.db.namespace, patience=PATIENCE, timeout=PATIENCE)
+        with ExitStack() as stack:
+            if self.http is not None:
+                monitor = stack.enter_context(Monitor(self.http, subject, opened))
+                log.info("serving health and metrics", url=monitor.url)
+            if pushes:
+                probe = stack.enter_context(closing(Probe(opened, self.chain)))
+                stack.enter_context(telemetry.push(Exposition(subject, probe).families))
+            yield
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """One worker process of a crew: ``python -m percolator_core.crew.member``, with commands on stdin.
 
-The process ends on the parent's command, on SIGTERM, and after the end of its parent. In each case the worker
-stops: the current runs end, or, if they take too long, their cells are given back. A Ctrl-C in a terminal
-reaches parent and children. The parent reacts to the signal, and the child ignores it.
+The process ends on the parent's command, on SIGTERM, and after the end of its parent, as `Worker.stop` ends a
+worker. A Ctrl-C in a terminal reaches parent and children. The parent reacts to it, and the child ignores it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -53,10 +53,9 @@ log = Log("percolator.worker")
 
 
 class Reports:
-    """The reports to the parent, written one after the other by a thread.
+    """The reports to the parent, written by a thread.
 
-    So an observer that logs never waits for the parent, and the timeout of a run never interrupts the writing
-    of a line.
+    So an observer that logs never waits for the parent, and a timeout never interrupts the writing of a line.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -69,10 +68,7 @@ class Reports:
         self._thread.start()
 
     def up(self, worker: Worker, times: RunTimes, name: str) -> None:
-        """Report the start of the worker, and from now on its counts and the times of its runs.
-
-        ``name`` is the owner name in the worker's locks.
-        """
+        """Report the start of the worker with its name in locks; from now on, report its counts and times."""
         self._times, self._began = times, time.monotonic()
         self._worker = worker
         self._lines.put(report("up", name))
@@ -117,11 +113,9 @@ class Reports:
         return report("counts", content)
 
     def _send(self, line: bytes) -> None:
-        try:
+        with suppress(OSError):  # the parent has ended; `Member.obey` notices
             while line:
                 line = line[os.write(self._descriptor, line) :]
-        except OSError:
-            pass  # the parent has ended; `Member.obey` notices
 
 
 class Member:
@@ -153,11 +147,7 @@ class Member:
                 )
 
     def stop(self) -> None:
-        """Make `work` return when the current runs have ended.
-
-        After the grace period, the cells of the remaining runs are given back, and `work` returns. Any thread
-        and any signal handler may call this method.
-        """
+        """Stop as `Worker.stop` does. Any thread and any signal handler may call this method."""
         self._stopping = True
         if self._worker is not None:
             self._worker.stop()
@@ -257,7 +247,7 @@ def _take_pipes() -> tuple[int, int]:
 
 
 def _print_nowhere() -> None:
-    """Discard the output of observers: without a reader of the pipe, their printing would fail."""
+    """Discard the output of observers, whose printing would fail without a reader of the pipe."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)

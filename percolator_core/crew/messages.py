@@ -45,14 +45,17 @@ _BYTES: Final = "base64 of bytes"
 
 _COUNTED: Final = tuple(field.name for field in fields(ObserverCounts))
 
+_ERRORS: Final[dict[str, type[PercolatorError]]] = {
+    kind.__name__: kind for kind in (ConfigurationError, StoreUnavailable, PercolatorError)
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The task of a worker process. ``parent`` is the id of the parent process.
+    """The task of a worker process; ``parent`` is the id of the parent process.
 
-    ``settings`` are the arguments of the worker. Log lines below ``log_level`` are not reported. ``dead`` has
-    the owner names of ended processes, as locks record them. The URL may contain a password, so the orders go
-    through a pipe and not on a command line.
+    ``dead`` has the owner names of ended processes, as locks record them. The URL may contain a password, so
+    the orders go through a pipe and not on a command line.
     """
 
     chain: str
@@ -96,11 +99,7 @@ class LineCutter:
 
 
 def report(kind: str, content: Any) -> bytes:
-    """Return a report as one line.
-
-    Bytes are encoded, and `read_report` decodes them. Any other value that JSON does not have is replaced by
-    its `repr`.
-    """
+    """Return a report as one line. Values that JSON does not have, except bytes, become their `repr`."""
     return json.dumps({kind: content}, default=_encoded, skipkeys=True).encode() + b"\n"
 
 
@@ -121,7 +120,7 @@ def counts_content(
     stalled: float = 0.0,
     begun: bool = True,
 ) -> dict[str, Any]:
-    """Return the content of a report of counts. ``stalled`` and ``begun`` are those of the worker."""
+    """Return the content of a report of counts; ``stalled`` and ``begun`` are the worker's."""
     return {
         "seconds": seconds,
         "observers": {name: asdict(one) for name, one in counts.observers.items()},
@@ -132,10 +131,7 @@ def counts_content(
 
 
 def read_counts(content: Mapping[str, Any]) -> Counts:
-    """Invert `counts_content`.
-
-    A new process may run newer code than its parent. Counts that the parent's code lacks are ignored.
-    """
+    """Invert `counts_content`. Counts that only the newer code of a new process has are ignored."""
     observers = {
         name: ObserverCounts(**{field: one[field] for field in _COUNTED if field in one})
         for name, one in content["observers"].items()
@@ -153,18 +149,14 @@ def read_times(content: Mapping[str, Any]) -> dict[str, Histogram]:
 
 def error_content(error: BaseException, trace: str) -> dict[str, str]:
     """Return the content of a report of an error."""
-    for kind in (ConfigurationError, StoreUnavailable, PercolatorError):
-        if isinstance(error, kind):
-            return {"kind": kind.__name__, "message": str(error), "traceback": trace}
-    return {"kind": "", "message": f"{type(error).__name__}: {error}", "traceback": trace}
+    kind = next((name for name, one in _ERRORS.items() if isinstance(error, one)), "")
+    message = str(error) if kind else f"{type(error).__name__}: {error}"
+    return {"kind": kind, "message": message, "traceback": trace}
 
 
 def read_error(content: Mapping[str, str]) -> PercolatorError:
     """Return the error that ended a process. The traceback is attached to it as a note."""
-    kinds: dict[str, type[PercolatorError]] = {
-        kind.__name__: kind for kind in (ConfigurationError, StoreUnavailable)
-    }
-    error = kinds.get(content["kind"], PercolatorError)(content["message"])
+    error = _ERRORS.get(content["kind"], PercolatorError)(content["message"])
     error.add_note(f"in a worker process:\n{content['traceback']}")
     return error
 

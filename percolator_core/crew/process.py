@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
 from percolator_core.crew.messages import (
@@ -78,12 +78,11 @@ class _Pipe:
 
 
 class Process:
-    """A worker process, which the constructor starts.
+    """A worker process, which the constructor starts; ``selector`` gets the method that reads each pipe.
 
-    The constructor registers each pipe in ``selector``, with the method that reads the pipe. ``up`` is True
-    after the worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and ``begun`` (True
-    if the loop runs) are from the last report. ``error`` is the error that the process reported at its end.
-    ``killed`` is True if the parent killed the process.
+    ``up`` is True after the worker has begun; then ``name`` is its name in locks. ``counts``, ``times`` and
+    ``begun`` (True if the loop runs) are from the last report. ``error`` is the error that the process
+    reported at its end. ``killed`` is True if the parent killed the process.
     """
 
     def __init__(self, orders: Orders, selector: selectors.BaseSelector) -> None:
@@ -116,7 +115,7 @@ class Process:
         self._write(orders.to_line())
 
     def send(self, word: bytes) -> None:
-        """Send a command, such as `STOP`; without effect if the process has ended."""
+        """Send a command; without effect if the process has ended."""
         self._write(word + b"\n")
 
     def stalled(self) -> float:
@@ -146,16 +145,12 @@ class Process:
         self._process.wait()
         for pipe in self._pipes:
             pipe.close()
-        try:
+        with suppress(OSError):
             self._words.close()
-        except OSError:
-            pass
 
     def _write(self, line: bytes) -> None:
-        try:
+        with suppress(OSError):  # the process has ended; the supervisor notices
             self._words.write(line)
-        except OSError:
-            pass  # the process has ended; the supervisor notices
 
     def take_report(self, line: bytes) -> None:
         """Act on a line from the pipe of reports; log it if it is no report."""

@@ -52,7 +52,7 @@ log = Log("percolator.worker")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A process that has ended. ``ending`` is its exit code or signal: ``exit code 0``, ``SIGKILL``.
+    """A process that has ended, with ``exit code 0`` or ``SIGKILL``, for example.
 
     The counts of a killed process lack the last quarter of a second.
     """
@@ -63,10 +63,7 @@ class Served:
 
 
 class _Slot:
-    """A place for one process of the crew. If the process dies, another process takes the place.
-
-    ``process`` is the process that has the place now.
-    """
+    """A place for one process of the crew. If the process dies, another process takes the place."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
@@ -87,8 +84,7 @@ class Crew:
     """Runs the observers of a chain in several worker processes.
 
     Each process loads the chain from its folder, so here a chain without its functions is enough. The
-    processes start an embedded store themselves. The embedded server outlives the processes if this process
-    keeps a database open.
+    processes start an embedded store, which outlives them if this process keeps a database open.
 
     Args:
         chain: the observers.
@@ -164,10 +160,7 @@ class Crew:
         return any(process.begun for process in self._running())
 
     def stalled(self) -> float:
-        """Return the longest time (s) since the last turn of a loop. Thread-safe.
-
-        The loops are those of the processes, and the loop of the supervisor.
-        """
+        """Return the longest time (s) since the last turn of a process's or this loop. Thread-safe."""
         loops = [process.stalled() for process in self._running()]
         return max([time.monotonic() - self._turned_at, *loops])
 
@@ -198,8 +191,8 @@ class Crew:
     def stop(self) -> None:
         """Make `run` return when the current runs have ended.
 
-        After the grace period, the cells of the remaining runs are given back, and `run` returns. Any thread
-        and any signal handler may call this method.
+        After the grace period, the cells of the remaining runs are given back. Any thread and any signal
+        handler may call this method.
         """
         self._stopping.set()
 
@@ -213,27 +206,23 @@ class Crew:
     def _turn(self) -> None:
         """Start processes, read their pipes, and replace ended processes."""
         self._turned_at = now = time.monotonic()
+        assert self._selector is not None
         if self._stopping.is_set():
             self._end_stopping_processes(now)
         else:
             for slot in self.slots:
                 if slot.process is None and now >= slot.start_at:
-                    assert self._selector is not None
                     slot.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
-        self._listen()
+        for key, _ in self._selector.select(_TICK):
+            key.data()
         for slot in self.slots:
             if slot.process is not None and slot.process.has_ended():
                 self.retire(slot, slot.process)
 
-    def _listen(self) -> None:
-        assert self._selector is not None
-        for key, _ in self._selector.select(_TICK):
-            key.data()
-
     # Ends.
 
     def retire(self, slot: _Slot, process: Process) -> None:
-        """Keep the counts of an ended process, and free its place."""
+        """Keep the counts of an ended process, and free its slot."""
         process.close()
         with self._counting:
             slot.process = None

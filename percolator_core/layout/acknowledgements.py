@@ -42,7 +42,7 @@ class Ack:
     """The value of an acknowledgement.
 
     ``writes`` is None if the run was not traced. Otherwise ``written`` is the number of cells that it wrote,
-    and ``writes`` has the first of these cells: at most `MOST_TRACED`, with names of at most `TRACED_BYTES`.
+    and ``writes`` has the first of them, as limited by `MOST_TRACED` and `TRACED_BYTES`.
     """
 
     revision: int = FIRST_REVISION
@@ -58,10 +58,7 @@ class Ack:
         return cls(revision, every[: min(most, MOST_TRACED)], len(every))
 
     def pack(self) -> bytes:
-        """Return the value of the cell.
-
-        The value is empty in the usual case: the first revision, without a trace.
-        """
+        """Return the value of the cell, empty in the usual case: the first revision, without a trace."""
         if self.writes is None:
             if self.revision == FIRST_REVISION:
                 return b""

@@ -14,14 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import percolator_core.base.manifest as manifests
 from percolator_core.base import compaction
 from percolator_core.base.changes import GRACE, BaseChanges, folder_of, is_in, reference_of
 from percolator_core.base.cleanup import remove_unneeded
-from percolator_core.base.compaction import TabletCompaction
-from percolator_core.base.flush import TabletFlush
 from percolator_core.base.manifest import Manifest, TabletFolder
 from percolator_core.base.pace import ALL, Pace
 from percolator_core.base.tablet import TabletBase
@@ -31,10 +28,14 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import BASE, meta_key, rows_key
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.maintenance.locks import Part
+from percolator_core.runtime.html import Shown
 from percolator_core.schema.definitions import BaseRule
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Weighed
 from percolator_core.transaction.client import Client
+
+if TYPE_CHECKING:
+    from percolator_core.base.flush import TabletFlush
 
 LEASE: Final = 30.0
 """The lease of a maintainer that has died ends after this many seconds."""
@@ -56,7 +57,7 @@ _ENOUGH: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class TableFlushed:
+class TableFlushed(Shown):
     """The result of a flush: the ``rows`` that left the store, and the ``bytes`` of the row sets written."""
 
     rows: int
@@ -65,7 +66,7 @@ class TableFlushed:
 
 
 @dataclass(frozen=True, slots=True)
-class TableCompacted:
+class TableCompacted(Shown):
     """The result of a compaction: the ``bytes`` of the row sets written, and the number of ``files`` removed.
 
     The files of the merged row sets remain for an hour, because a reader may still use them. After that, a
@@ -78,7 +79,7 @@ class TableCompacted:
 
 
 @dataclass(frozen=True, slots=True)
-class TableBase:
+class TableBase(Shown):
     """The base of a table.
 
     ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells.
@@ -102,11 +103,9 @@ class _LeaseLost(Exception):
 
 
 class BaseMaintainer:
-    """Maintains the bases of one namespace.
+    """Maintains the bases of one namespace; ``rate`` and ``share`` are as for `Pace`.
 
-    ``rate`` is the maximum number of bytes written to files in a second; None is no limit. ``share`` is the
-    part of the time in which the store works for the maintainer. Replaced files stay for ``grace`` seconds,
-    and longer while an older snapshot is pinned.
+    Replaced files stay for ``grace`` seconds, and longer while an older snapshot is pinned.
     """
 
     def __init__(
@@ -270,6 +269,8 @@ class BaseMaintainer:
     ) -> TabletFlush | None:
         """Return the flush of a tablet; None if the table has changed."""
         folder, bases = self._folder(handle, rule, number), self._client.bases
+        from percolator_core.base.flush import TabletFlush  # it needs pyarrow
+
         if not self._changes.settle_tablet(handle, number):
             return None
         reference = reference_of(self._store, folder.tag)
@@ -282,8 +283,8 @@ class BaseMaintainer:
     def _compact(
         self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int], *, everything: bool
     ) -> int:
-        """Compact tablets, starting with those that gain most; return the bytes written."""
-        gains = {}
+        """Compact tablets, those that gain most first; return the bytes written."""
+        gains, written = {}, 0
         tags = [handle.tags[number] for number in numbers]
         for number, tag, reference in zip(numbers, tags, self._references(tags), strict=True):
             if is_in(reference, rule):
@@ -291,27 +292,16 @@ class BaseMaintainer:
                 found = compaction.plan(manifest, everything=everything)
                 if found:
                     gains[number] = found.gain
-        written = 0
         for number in sorted(gains, key=lambda one: -gains[one]):
-            with self._lease(handle.tags[number]) as pace:
-                compact = None if pace is None else self._compaction(handle, rule, number, pace)
-                while compact and (found := compaction.plan(compact.manifest, everything=everything)):
-                    size = compact.run(found)
-                    if size is None:
-                        break
-                    written += size
+            folder = self._folder(handle, rule, number)
+            with self._lease(folder.tag) as pace:
+                reference = reference_of(self._store, folder.tag)
+                if pace and is_in(reference, rule):
+                    for size in compaction.compact(
+                        self._store, handle.definition, folder, reference, pace, everything=everything
+                    ):
+                        written += size
         return written
-
-    def _compaction(
-        self, handle: TableHandle, rule: BaseRule, number: int, pace: Pace
-    ) -> TabletCompaction | None:
-        """Return the compaction of a tablet; None if its files are not at the table's location yet."""
-        folder = self._folder(handle, rule, number)
-        reference = reference_of(self._store, folder.tag)
-        if not is_in(reference, rule):
-            return None
-        manifest = manifests.load(folder.location, manifests.split_reference(reference)[1])
-        return TabletCompaction(self._store, handle.definition, folder, manifest, reference, pace)
 
     def _remove_files(self, handle: TableHandle, rule: BaseRule, numbers: Sequence[int]) -> int:
         removed = 0

@@ -5,12 +5,12 @@ Several collections may run at the same time, beside all other clients, and each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
+from percolator_core.runtime.html import Shown
 from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 
@@ -21,7 +21,7 @@ _PINS_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Shown):
     """The result of a garbage collection.
 
     Snapshots below ``safe_point`` (microseconds) are refused from now on. ``versions`` and ``rows`` are the
@@ -63,7 +63,10 @@ class GarbageCollector:
         observers = sorted(client.active_observers())
         versions = rows = 0
         for tag in settled.tags if chosen is None else chosen:
-            for dropped, gone in self.steps(tag, settled.timestamp, observers):
+            bound = b"-"
+            while bound:
+                step = calls.collect(tag, bound, _ROWS_PER_STEP, settled.timestamp, observers)
+                bound, dropped, gone = self.store.run(step)
                 versions += dropped
                 rows += gone
         return Collected(settled.furthest, versions, rows, settled.locks)
@@ -90,15 +93,6 @@ class GarbageCollector:
         tags = [tag for _, tag in client.catalog.tablets()]
         raise_safe_points(self.store, tags, safe, durably=True)
         return Settled(safe, furthest, tags, locks)
-
-    def steps(self, tag: bytes, timestamp: int, observers: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Collect one tablet after `settle`, and yield the versions and rows removed by each step."""
-        bound: bytes = b"-"
-        while bound:
-            bound, dropped, gone = self.store.run(
-                calls.collect(tag, bound, _ROWS_PER_STEP, timestamp, observers)
-            )
-            yield dropped, gone
 
     def pins(self) -> list[int]:
         """Return the timestamps of pinned snapshots whose owners are alive, and remove all other pins."""

@@ -117,8 +117,10 @@ class Maintenance:
         """
         if cold_after is not None:
             _check_span("cold_after", cold_after)
-        if memory is not None:
-            _check_positive("memory", memory)
+        if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int)):
+            raise TypeError(f"memory is int, not {type(memory).__name__}")
+        if memory is not None and memory < 1:
+            raise ValueError(f"memory is 1 or more, not {memory}")
         rule = None
         if location is not None:
             folder = f"{quote(table_name(table), safe='')}-{uuid.uuid4().hex}"
@@ -209,10 +211,3 @@ def _check_span(name: str, span: timedelta) -> None:
         raise TypeError(f"{name} is a timedelta, not {type(span).__name__}: write timedelta(seconds={span})")
     if span < timedelta(0):
         raise ValueError(f"{name} is zero or more, not {span}")
-
-
-def _check_positive(name: str, number: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is int, not {type(number).__name__}")
-    if number < 1:
-        raise ValueError(f"{name} is 1 or more, not {number}")

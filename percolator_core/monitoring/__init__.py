@@ -5,7 +5,7 @@ a request. The worker never waits for a request. The load on the store is bounde
 at a time, and keeps the result for some seconds.
 """
 
+from percolator_core.monitoring.health import Subject
 from percolator_core.monitoring.server import Address, Monitor
-from percolator_core.monitoring.subject import Subject
 
 __all__ = ["Address", "Monitor", "Subject"]

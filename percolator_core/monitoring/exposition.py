@@ -6,8 +6,8 @@ docs/reference/metrics.md documents the names; a test compares both.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import (
 import percolator_core
 from percolator_core.admin.bases import BaseStatus
 from percolator_core.admin.status import ObserverStatus, Status, TableStatus
+from percolator_core.monitoring.health import Subject
 from percolator_core.monitoring.probe import Probe
-from percolator_core.monitoring.subject import Subject
 
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "ran": ("percolator_runs", "Runs of observers that committed."),
@@ -63,9 +63,10 @@ TABLES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     ),
     "percolator_table_locks": ("Locks of transactions that are committing.", lambda one: one.locks),
 }
-
-BASES: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
+BASE_UP: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
     "percolator_base_up": ("1 if the manifests of the base can be read.", lambda one: not one.error),
+}
+BASES: Final[dict[str, tuple[str, Callable[[BaseStatus], float]]]] = {
     "percolator_base_rows": ("Rows of a typed table in its base; cells of a raw one.", lambda one: one.rows),
     "percolator_base_bytes": ("Size of the row sets of the base.", lambda one: one.bytes),
     "percolator_base_height": (
@@ -89,6 +90,10 @@ class Exposition:
         """Return the current metrics and their content type, which depends on the header ``accept``."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
+
+    def families(self) -> Iterable[Metric]:
+        """Return the current metrics, those of the process included."""
+        return self._registry.collect()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families; prometheus_client calls it."""
@@ -164,7 +169,7 @@ class Exposition:
             subject,
             status.store.memory_limit,
         )
-        yield from _families(subject, status)
+        yield from _families(subject.namespace, status)
 
 
 def _gauge(name: str, text: str, subject: Subject, value: float) -> Metric:
@@ -173,20 +178,17 @@ def _gauge(name: str, text: str, subject: Subject, value: float) -> Metric:
     return family
 
 
-def _families(subject: Subject, status: Status) -> Iterator[Metric]:
-    for name, (text, of_observer) in BACKLOG.items():
-        family = GaugeMetricFamily(name, text, labels=["namespace", "observer"])
-        for observer in status.observers:
-            family.add_metric([subject.namespace, observer.name], of_observer(observer))
-        yield family
-    for name, (text, of_table) in TABLES.items():
-        family = GaugeMetricFamily(name, text, labels=["namespace", "table"])
-        for table in status.tables:
-            family.add_metric([subject.namespace, table.name], of_table(table))
-        yield family
-    for name, (text, of_base) in BASES.items():
-        family = GaugeMetricFamily(name, text, labels=["namespace", "table"])
-        for table in status.tables:
-            if table.base is not None and (not table.base.error or name == "percolator_base_up"):
-                family.add_metric([subject.namespace, table.name], of_base(table.base))
-        yield family
+def _families(namespace: str, status: Status) -> Iterator[Metric]:
+    bases = [(table.name, table.base) for table in status.tables if table.base is not None]
+    groups: list[tuple[str, dict[str, Any], Sequence[tuple[str, Any]]]] = [
+        ("observer", BACKLOG, [(one.name, one) for one in status.observers]),
+        ("table", TABLES, [(one.name, one) for one in status.tables]),
+        ("table", BASE_UP, bases),
+        ("table", BASES, [(name, base) for name, base in bases if not base.error]),
+    ]
+    for label, metrics, found in groups:
+        for name, (text, value) in metrics.items():
+            family = GaugeMetricFamily(name, text, labels=["namespace", label])
+            for of, one in found:
+                family.add_metric([namespace, of], value(one))
+            yield family

@@ -1,19 +1,49 @@
-"""Check if a worker is alive and ready. Each answer has a reason."""
+"""The monitored worker or crew, and checks if it is alive and ready. Each answer has a reason."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from percolator_core.monitoring.probe import ProbeResult
-from percolator_core.monitoring.subject import Subject
 from percolator_core.observers import Chain
+from percolator_core.runtime.histogram import Histogram
+from percolator_core.worker import Counts
 
 SLACK: Final = 30.0
 """Seconds that a turn of the loop may take, in addition to the longest run that blocks the loop.
 
 A turn can take this long while the loop repeats a request to a store that does not answer.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A worker or a crew. Other threads call the functions, which must not block.
+
+    Attributes:
+        chain: the observers that it runs.
+        namespace: the namespace of its tables.
+        counts: its runs so far; the numbers never decrease.
+        begun: True after the start.
+        stalled: seconds since the last iteration of the worker's loop, normally near 0; for a crew, the
+        longest such time among its processes.
+        stopping: True after a request to stop.
+        processes: number of running processes.
+        replaced: number of processes that ended and were replaced.
+        times: durations of the runs, by observer; empty if they are not measured.
+    """
+
+    chain: Chain
+    namespace: str
+    counts: Callable[[], Counts]
+    begun: Callable[[], bool]
+    stalled: Callable[[], float]
+    stopping: Callable[[], bool]
+    processes: Callable[[], int] = field(default=lambda: 1)
+    replaced: Callable[[], int] = field(default=lambda: 0)
+    times: Callable[[], Mapping[str, Histogram]] = field(default=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple, Self
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
 from percolator_core.monitoring.exposition import Exposition
-from percolator_core.monitoring.health import Health, liveness, readiness
+from percolator_core.monitoring.health import Health, Subject, liveness, readiness
 from percolator_core.monitoring.probe import Probe
-from percolator_core.monitoring.subject import Subject
 from percolator_core.runtime.log import Log
 
 LOCAL: Final = "127.0.0.1"
@@ -150,24 +149,20 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIME
 
     def do_GET(self) -> None:
-        self._send(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer like GET, without the body."""
-        self._send(with_body=False)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
-        """Log nothing: a monitoring system sends a request every few seconds."""
-
-    def _send(self, *, with_body: bool) -> None:
+        """Answer; the answer to HEAD has no body."""
         answer = self.server.pages.answer(self.path, self.headers.get("Accept", ""))
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(answer.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is given
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
+        """Log nothing: a monitoring system sends a request every few seconds."""
 
 
 class _Server(ThreadingMixIn, HTTPServer):

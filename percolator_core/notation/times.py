@@ -13,12 +13,16 @@ UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_length(text: str) -> timedelta:
-    """Parse a duration such as ``90s``, ``15m``, ``1h``, ``7d`` or a number of seconds.
+    """Parse a duration such as ``90s``, ``15m``, ``1h`` or ``7d``.
 
-    This accepts every duration that a chain's YAML accepts. Raises NotationError for other text.
+    This accepts every duration that a chain's YAML accepts. Raises NotationError for other text, also for a
+    number without a unit: hours and days are usual, so a bare number would often mean something else.
     """
-    units = {**UNIT_SECONDS, "": 1.0, "min": 60.0, "d": 86_400.0}
+    units = {**UNIT_SECONDS, "min": 60.0, "d": 86_400.0}
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([a-z]*)", text.strip())
+    if match is not None and not match[2]:
+        number = match[1]
+        raise NotationError(f"{text!r} has no unit: write {number}s, {number}m, {number}h or {number}d")
     if match is None or match[2] not in units:
         raise NotationError(f"{text!r} is not a duration: write 90s, 15m, 1h or 7d")
     return timedelta(seconds=float(match[1]) * units[match[2]])

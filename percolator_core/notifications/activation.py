@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = 10.0
-"""Seconds until the lock of an activation expires, unless it is renewed. Other activations wait for it."""
+"""Seconds until the lock of an activation expires, unless it is renewed."""
 
 _PAUSE: Final = 0.02
 
@@ -69,9 +69,8 @@ def activate(
 ) -> None:
     """Register a chain's observers in every tablet, so that writers leave marks for them.
 
-    With ``rolling``, workers of other chains continue, and their observers stay registered. After these
-    workers have ended, the next activation unregisters their observers
-    (`percolator_core.worker.housekeeping`).
+    With ``rolling``, workers of other chains continue. After they have ended, the next activation unregisters
+    their observers (`percolator_core.worker.housekeeping`).
 
     Raises:
         ConfigurationError: workers of another chain are alive, and ``rolling`` is False; or the namespace is
@@ -90,9 +89,9 @@ class _Overtaken(Exception):
 class _Turn:
     """A running activation.
 
-    A later activation has a greater ``number``, which its requests contain. The record of the active chains,
-    and each tablet, refuse a request whose number is below the greatest number so far. ``renew`` extends the
-    lock for which other activations wait.
+    A later activation has a greater ``number``. The record of the active chains, and each tablet, refuse a
+    request with a number below the greatest so far. ``renew`` extends the lock for which other activations
+    wait.
     """
 
     number: int
@@ -153,7 +152,7 @@ def _merged(
     recorded: Mapping[str, Mapping[str, Sequence[str]]],
     observed: Mapping[tuple[str, str], Sequence[str]],
 ) -> dict[str, dict[str, list[str]]]:
-    """Merge the recorded observers of each column with those of a chain; the result is by table."""
+    """Merge the recorded observers of each column with those of a chain."""
     merged = {
         table: {column: list(names) for column, names in columns.items()}
         for table, columns in recorded.items()
@@ -171,10 +170,9 @@ def _register_in_tablets(
     retired: Sequence[str],
     turn: _Turn,
 ) -> set[tuple[str, bytes]]:
-    """Register observers in the tablets of all tables.
+    """Register observers in the tablets of all tables. Raises _Overtaken.
 
-    Return the name and catalog version of each table for which a tablet refused that version. Raises
-    _Overtaken.
+    Return the name and catalog version of each table for which a tablet refused that version.
     """
     store = db.store
     asked: list[tuple[str, bytes]] = []
@@ -199,7 +197,7 @@ def _register_in_tablets(
 
 
 def settled_entries(db: Database) -> list[Entry]:
-    """Return the tables, after all pending schema changes are finished."""
+    """Finish all pending schema changes, and return the tables."""
     while any(entry.pending for entry in db.catalog.entries()):
         db.schema_changes.finish_all()
     return db.catalog.entries()
@@ -207,13 +205,10 @@ def settled_entries(db: Database) -> list[Entry]:
 
 @contextmanager
 def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
-    """Hold the namespace's activation lock: one activation runs at a time.
+    """Hold the namespace's activation lock; yield a function that renews it, or raises _Overtaken.
 
-    Yield a function that renews the lock. If the lock has expired, the function raises _Overtaken: another
-    activation may hold the lock.
-
-    The lock only saves work: without the lock two activations would overtake each other again and again. A
-    late activation cannot undo the registrations of a later one, because its number (`_Turn`) is lower.
+    The lock only saves work: without it, two activations would overtake each other again and again. A late
+    activation cannot undo the registrations of a later one, because its number (`_Turn`) is lower.
     """
     store, key, mine = db.store, db.store.keyspace.activating, uuid.uuid4().hex.encode()
     milliseconds = int(_LONGEST * 1000)
@@ -237,9 +232,8 @@ def _one_at_a_time(db: Database) -> Iterator[Callable[[], None]]:
 class LiveWorker:
     """A registered worker whose liveness token has not expired.
 
-    ``since`` is the time of its registration in microseconds. ``until_idle`` is True for a drain, which ends
-    when no mark is left. ``observers`` has the sorted names of the observers that the worker runs; None means
-    all observers.
+    ``since`` is the time of its registration in microseconds. ``until_idle`` is True for a drain.
+    ``observers`` has the sorted names of the observers that the worker runs; None means all.
     """
 
     owner: str
@@ -270,7 +264,7 @@ def workers_command(db: Database) -> Command:
 
 
 def liveness_commands(db: Database, registered: Sequence[bytes]) -> list[Command]:
-    """Return for each registered worker the command that reads its liveness token."""
+    """Return the command that reads the liveness token of each registered worker."""
     return [db.client.liveness(_owner_of(name)) for name in registered[0::2]]
 
 
@@ -327,7 +321,7 @@ class Registration:
         self.refresh()
 
     def refresh(self) -> None:
-        """Register again: while this worker was suspended, another process may have unregistered it."""
+        """Register again: another process may have unregistered this worker while it was suspended."""
         self._tally.send_along((b"HSET", self._db.store.keyspace.workers, self.name, self._record))
 
     def withdraw(self) -> None:

@@ -1,9 +1,8 @@
 """Counts of runs by observer since the namespace was created, summed over all workers.
 
 Each worker reports its new counts with its registration, every second or two, and at its end. The counts are
-approximate, and only people and schedulers read them. A request that is repeated after a lost reply counts
-twice. Counts of the last second or two of a killed worker are missing. Runs in threads are missing, too, if a
-stopped worker did not wait for them.
+approximate: a request that is repeated after a lost reply counts twice. The last second or two of a killed
+worker is missing, and so are runs in threads for which a stopped worker did not wait.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FIELDS: Final = tuple(field.name for field in fields(RunCounts))
 
 
 class Counted(Protocol):
-    """One observer's counts in one worker: `percolator_core.worker.ObserverCounts`. Counts only grow."""
+    """One observer's counts in one worker: `percolator_core.worker.ObserverCounts`."""
 
     ran: int
     failed: int
@@ -47,11 +46,7 @@ class Counted(Protocol):
 
 
 def run_counts(db: Database) -> dict[str, RunCounts]:
-    """Return the counts of each observer that a worker has reported.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-    """
+    """Return the counts of each observer that a worker has reported. Raises StoreUnavailable."""
     flat = db.store.one((b"HGETALL", db.store.keyspace.counts))
     found: dict[str, RunCounts] = {}
     for packed, number in zip(flat[0::2], flat[1::2], strict=True):
@@ -70,11 +65,7 @@ class Tally:
         self._reported = dict.fromkeys(counts, RunCounts())
 
     def send_along(self, command: Command) -> None:
-        """Send a command, and in the same request the counts since the last report.
-
-        Raises:
-            StoreUnavailable: no reply; the next report contains the same counts.
-        """
+        """Send a command and the new counts. Raises StoreUnavailable: the next report repeats the counts."""
         before = self._reported
         now = {
             name: RunCounts(one.ran, one.failed, one.quarantined, one.conflicts)

@@ -35,10 +35,8 @@ LEASE: Final = 5.0
 """Seconds of a lease; a worker renews the leases of runs that take longer."""
 
 _LOOKED_AT: Final = 1024
-"""One call of the claim script examines about this many pairs of tablet and observer.
-
-It does not examine more, because the script blocks all other clients.
-"""
+"""One call of the claim script, which blocks all other clients, examines at most about this many pairs of
+tablet and observer."""
 
 LeasedCell: TypeAlias = tuple[str, bytes, bytes, bytes]
 """Observer, tablet, row and column."""
@@ -49,9 +47,8 @@ class Lease:
     """A dirty cell that this worker may run until ``deadline`` (µs, the server's time).
 
     ``before`` is the deadline before the newest renewal; it is valid if that renewal was lost. ``due`` is the
-    time of the mark, or the time from which its retry is due. ``renewed`` is the time of the claim or of
-    the newest renewal, in monotonic seconds. ``version`` is the version of the table at the time of the
-    claim. A table that is dropped and created again has a new version.
+    time of the mark or, after a failure, of its retry. ``renewed`` is the time of the claim or of the newest
+    renewal, in monotonic seconds. ``version`` is the version of the table at the time of the claim.
     """
 
     observer: str
@@ -74,7 +71,7 @@ class Lease:
     def prolong(self) -> tuple[int, int]:
         """Extend the deadline by the time since the last extension. Return the old and the new deadline.
 
-        The client computes the deadlines, so that a run that ends during the renewal has both values.
+        The client computes them, so that a run that ends during the renewal has both.
         """
         now = time.monotonic()
         self.before = self.deadline
@@ -87,8 +84,7 @@ class Lease:
 def horizon(longest_delay: float) -> int:
     """Return how many milliseconds a mark may be in the future, if a retry waits ``longest_delay`` s at most.
 
-    If a mark is further in the future, the server's clock was set back after the mark was set. Then the mark
-    is due.
+    A mark further in the future is due: the server's clock was set back after the mark was set.
     """
     # A renewal extends a lease by the time since the client requested the lease. If the server granted the
     # lease much later, the new deadline is more than `LEASE` in the future. So twice `LEASE` is allowed.
@@ -148,10 +144,7 @@ class DirtyIndex:
         ]
 
     def places(self) -> list[Place]:
-        """Return the tablets that may have marks, also after a table was split, dropped or created again.
-
-        A missing table has no marks. The catalog is asked for missing tables again once a second.
-        """
+        """Return the tablets that may have marks. The catalog is asked for missing tables once a second."""
         catalog = self._client.catalog
         catalog.keep_fresh()
         known = self._handles
@@ -179,10 +172,9 @@ class DirtyIndex:
 
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
         parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
-        cells for each observer; it is 0 for an observer without an entry. ``waits`` has, for some observers,
-        a number of seconds: the observer's marks become due that much later. Tablets with numbers in ``own``
-        come first; other tablets are examined only if no cell is due in the own tablets. ``only`` has the
-        tags of the only tablets to examine; None means all.
+        cells by observer, 0 without an entry. ``waits`` has, for some observers, the seconds by which their
+        marks become due later. Tablets with numbers outside ``own`` are examined only if no cell is due in
+        those. ``only`` has the tags of the only tablets to examine; None means all.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -228,8 +220,7 @@ class DirtyIndex:
     ) -> Iterator[tuple[list[Place], bool]]:
         """Yield the places in parts, own tablets first; with each part, True if its tablets are own ones.
 
-        Own tablets and other tablets each begin at a random place (paper, section 2.4). This keeps two
-        workers from examining the same places at the same time.
+        Both kinds begin at a random place, so that two workers rarely examine the same places (section 2.4).
         """
         every = self.places()
         if only is not None:
@@ -245,11 +236,7 @@ class DirtyIndex:
                 yield rotated[first : first + at_once], are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
-        """Extend the leases that have not expired.
-
-        If a lease has expired, another worker may run the observer for the cell, too. Because of the
-        acknowledgement, only one of the two runs can commit.
-        """
+        """Extend the leases that have not expired. The cell of an expired one may also run elsewhere."""
         by_tag: dict[bytes, list[bytes | str | int]] = {}
         for held in leases:
             so_far, new = held.prolong()
@@ -264,8 +251,8 @@ class DirtyIndex:
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:
         """Return the call that ends the lease and makes the mark due in ``seconds``.
 
-        With ``failed``, the call counts a failed attempt. If no active chain has the observer on that column,
-        the call removes the mark.
+        With ``failed``, it counts a failed attempt. If no active chain has the observer on that column, it
+        removes the mark.
         """
         cell = (lease.tag, lease.observer, lease.row, lease.column)
         attempt: Literal["failed", "unharmed"] = "failed" if failed else "unharmed"

@@ -6,19 +6,23 @@ file in it declares an observer. Subfolders and hidden files are ignored.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.migration.difference import Allowed, Difference, Wanted, give_base
 from percolator_core.notifications.activation import activate
-from percolator_core.observers.graph import build_graph, generations, observed_columns
+from percolator_core.observers.graph import generations, observed_columns
 from percolator_core.observers.loading import load_declarations
 from percolator_core.observers.scheduling import Scheduling
+from percolator_core.runtime.html import html_table
+from percolator_core.schema.definitions import BaseRule
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.tables.model import Table
+
+_LARGEST_DRAWING: Final = 1 << 20
+_LONGEST_TEXT: Final = 1_000
+"""The limits of a drawing in a notebook, in bytes, and of the text in its place, in characters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +50,9 @@ class Chain:
     workers with another digest refuse to start. Code, retries and ``writes`` do not change the digest, so
     they can be rolled out one worker at a time.
 
-    If ``trace`` is true, each run records the cells that it writes. ``schemas`` are the modules of the typed
-    tables. ``models`` has the models by table name; it is empty if the project's code was not imported.
-    ``bases`` has the declared bases by table. ``scheduling`` is the ``airflow:`` block.
+    With ``trace``, each run records the cells that it writes. ``schemas`` are the modules of the typed
+    tables. ``models``, by table name, is empty if the project's code was not imported. ``bases`` has the
+    declared bases by table. ``scheduling`` is the ``airflow:`` block.
     """
 
     name: str
@@ -79,7 +87,7 @@ class Chain:
             folder,
             loaded.tables,
             observers,
-            build_graph(declared.chain, loaded.tables, observers),
+            loaded.graph,
             observed_columns(observers.values()),
             digest_of(observers.values()),
             declared.trace,
@@ -95,41 +103,86 @@ class Chain:
         A table gets the base that the chain declares; a base that the chain does not declare stays.
 
         Raises:
-            ConfigurationError: workers with another digest are alive and ``rolling`` is false
-                (`percolator_core.notifications.activation`), a table exists with another definition, or the
-                chain has typed tables but was loaded with ``import_functions=False``; or `Database.set_base`
-                refuses a declared base.
+            ConfigurationError: workers with another digest are alive and ``rolling`` is false, a table exists
+                with another definition, or the chain has typed tables but was loaded with
+                ``import_functions=False``; or `Database.set_base` refuses a declared base.
         """
-        if self.schemas and not self.models:
-            raise ConfigurationError(
-                f"{self.path} has typed tables, whose models were not imported: load the chain with "
-                "import_functions=True"
-            )
+        self._must_have_models()
         for table in self.tables:
             if table.is_typed:
                 db.create_table(self.models[table.name])
                 continue
             db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
         for name, base in self.bases.items():
-            give_base(db, name, base, self.path)
+            rule = declared_rule(base, self.path)
+            if not rule.agrees_with(db.catalog.table(name).definition.base):
+                give_base(db, name, rule)
         activate(db, self.observed, self.digest, rolling=rolling)
+
+    def _repr_html_(self) -> str:
+        """Show the graph in a notebook; if it is very large, a list of the observers."""
+        from percolator_core.observers.drawing.svg import svg  # only a notebook needs it
+
+        drawn = svg(self.graph).encode()
+        if len(drawn) > _LARGEST_DRAWING:
+            rows = (
+                [one.name, one.mode, _names(one.observe), _names(one.writes)]
+                for one in self.observers.values()
+            )
+            return html_table(["observer", "mode", "observes", "writes"], rows, f"chain {self.name}")
+        # As an image, so that its styles do not change the notebook. The drawing has a background of its own.
+        text = escape(f"chain {self.name}: {', '.join(self.observers)}"[:_LONGEST_TEXT])
+        image = base64.b64encode(drawn).decode()
+        return f'<img alt="{text}" src="data:image/svg+xml;base64,{image}" style="max-width:100%">'
+
+    def migrate(
+        self,
+        db: Database,
+        *,
+        dry_run: bool = False,
+        allow_drop: Collection[str] = (),
+        allow_narrowing: Collection[str] = (),
+        report: Callable[[Difference], None] | None = None,
+    ) -> list[Difference]:
+        """Change the chain's tables in ``db`` until they agree with the chain, while clients use them.
+
+        The bases that the chain declares are set, too. No observer is activated. Return the differences, and
+        raise, as `Database.migrate`; also ConfigurationError if the chain was loaded with
+        ``import_functions=False`` and has typed tables.
+        """
+        self._must_have_models()
+        wanted = []
+        for table in self.tables:
+            base = self.bases.get(table.name)
+            with_base = table if base is None else table.with_(base=declared_rule(base, self.path))
+            wanted.append(Wanted(with_base, self.models.get(table.name)))
+        allowed = Allowed(allow_drop, allow_narrowing)
+        return db.migrate_to(wanted, allowed, dry_run=dry_run, report=report)
+
+    def _must_have_models(self) -> None:
+        if self.schemas and not self.models:
+            raise ConfigurationError(
+                f"{self.path} has typed tables, whose models were not imported: load the chain with "
+                "import_functions=True"
+            )
 
     def order(self) -> tuple[tuple[Observer, ...], ...]:
         """Return the observers in generations, in the order in which they wake each other."""
         return tuple(tuple(self.observers[name] for name in names) for names in generations(self.graph))
 
 
-def give_base(db: Database, table: str, base: BaseDeclaration, folder: Path) -> None:
-    """Give a table the declared base, unless it has this base. Raises as `Database.set_base`."""
+def _names(columns: Iterable[Column]) -> str:
+    return ", ".join(".".join(column) for column in columns)
+
+
+def declared_rule(base: BaseDeclaration, folder: Path) -> BaseRule:
+    """Return the rule of a base that the chain in ``folder`` declares."""
     # pyarrow is imported only if a chain has a base.
     from percolator_core.base.location import Location, local_path
 
     place = Location(local_path(base.location, folder) or base.location)
-    rule = db.catalog.table(table).definition.base
-    after = None if base.cold_after is None else timedelta(seconds=base.cold_after)
-    wanted = (place.absolute_url, after and round(after.total_seconds() * 1e6), base.memory)
-    if rule is None or (rule.location, rule.cold_after, rule.memory) != wanted:
-        db.set_base(table, place.absolute_url, cold_after=after, memory=base.memory)
+    after = None if base.cold_after is None else round(base.cold_after * 1e6)
+    return BaseRule(place.absolute_url, "", after, base.memory)
 
 
 def digest_of(observers: Iterable[Observer]) -> str:

@@ -8,8 +8,9 @@ too: ``"8"`` is not a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -27,21 +28,12 @@ from pydantic_core import PydanticKnownError
 
 from percolator_core.layout.keys import check_name, encode_column
 from percolator_core.layout.records import MAX_TABLETS
-from percolator_core.observers.rules import (
-    Declaration,
-    Duration,
-    OptionalDuration,
-    OptionalLength,
-    OptionalSize,
-)
+from percolator_core.observers.rules import Declaration, Duration, Length, Size
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 EVERY_COLUMN: Final = "*"
-"""In ``writes``, ``table.*`` means all columns of the table."""
+"""In ``writes``, ``table.*`` means all columns of the table that hold data, so no notify-only ones."""
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
@@ -125,8 +117,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _check_table(name: str) -> None:
-    check_name("table name", name)
+_check_table: Final = partial(check_name, "table name")
 
 
 def _plain(name: str, check: Callable[[str], object] = _check_table) -> str:
@@ -200,11 +191,11 @@ class BaseDeclaration(Declaration):
         description="A folder or bucket that all clients reach, such as 'file:base' or 's3://BUCKET/PREFIX'. "
         "A relative path starts from the chain's folder."
     )
-    cold_after: OptionalLength = Field(
+    cold_after: Length | None = Field(
         None,
         description="Rows that were not changed for this time move to the base. Default: no limit of age.",
     )
-    memory: OptionalSize = Field(
+    memory: Size | None = Field(
         None,
         description="The table may use this much memory in the store, such as 200MB. Above it, the rows that "
         "were changed longest ago move to the base. Default: no limit.",
@@ -292,7 +283,9 @@ class ObserverDeclaration(Declaration):
         description="module:function, called as process(t, cell); imported from the current directory."
     )
     reads: Columns = Field((), description="Other columns that it reads; shown in the graph.")
-    writes: WrittenColumns = Field((), description="Columns that it writes; 'table.*' means all of a table.")
+    writes: WrittenColumns = Field(
+        (), description="Columns that it writes; 'table.*' means all of a table that hold data."
+    )
     retry: RetryDeclaration = Field(
         default_factory=RetryDeclaration, description="The retries after a failure."
     )
@@ -301,7 +294,7 @@ class ObserverDeclaration(Declaration):
         json_schema_extra={"default": "60s"},
         description="The longest time for a run; a longer run counts as a failure.",
     )
-    settle: OptionalDuration = Field(
+    settle: Duration | None = Field(
         None,
         description="A change waits, at most for this time, while observers run whose writes lead to this "
         "observer, so that one run takes many changes together. Default: 1s if the observer is weak, no wait "

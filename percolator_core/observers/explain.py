@@ -91,7 +91,8 @@ def _explain(model: type[Declaration], file: YamlFile, location: Location, detai
         return f"{quoted(str(value))} {reason}"
     if kind in ("greater_than_equal", "less_than_equal"):
         bounds = {"tablets": f"1 to {MAX_TABLETS}", "attempts": "1 to 100", "revision": "1 to 4294967295"}
-        return f"{value} is out of range; write a number from {bounds[field]}"
+        most = f"a number from {bounds[field]}" if field in bounds else f"{context['ge']} or more"
+        return f"{value} is out of range; write {most}"
     if kind == "too_short":
         what = "is empty; declare at least one, such as" if field in file.data else f"{_MISSING}; add"
         return f"{what} '{_EXAMPLES[field]}'"
@@ -132,7 +133,7 @@ def _model_at(model: type[Declaration], location: Location) -> type[Declaration]
 
 
 def _model_in(annotation: Any) -> type[Declaration] | None:
-    """Return the model in a field's type: the type itself, or the type of its items."""
+    """Return the model that is a field's type, or the type of its items."""
     if isinstance(annotation, type) and issubclass(annotation, Declaration):
         return annotation
     return next((found for one in get_args(annotation) if (found := _model_in(one))), None)

@@ -6,18 +6,17 @@ dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or 
 
 - ``"observe"``: from a column to the observer that it wakes; ``mode`` is the mode of the observer.
 - ``"reads"``: from a column to an observer that reads it but is not woken by it; never part of a cycle.
-- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table, or to
-  a node ``table.*`` if the table has no observed column. ``feedback=True`` marks an edge that closes a
-  declared loop.
+- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table that
+  holds data, or to a node ``table.*`` if there is none. It leaves out notify-only columns: a write of a row
+  does not notify them. ``feedback=True`` marks an edge that closes a declared loop.
 
 In a cycle of observe and writes edges, the observers would wake each other without end. So a cycle is refused
-unless one of its observers declares ``feedback: true``. That observer closes the loop on purpose; the loop
-ends because the observer writes nothing if nothing has changed. One observer may close several cycles.
+unless one of its observers declares ``feedback: true``: it closes the loop on purpose, and ends it by writing
+nothing if nothing has changed.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
@@ -51,7 +50,8 @@ def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping
     observed = observed_columns(observers.values())
     by_table: dict[str, list[Column]] = {}
     for column in observed:
-        by_table.setdefault(column[0], []).append(column)
+        if column not in notify_only:
+            by_table.setdefault(column[0], []).append(column)
 
     def node(column: Column) -> str:
         label = ".".join(column)
@@ -92,10 +92,7 @@ def without_reads(graph: Graph) -> Graph:
 
 
 def without_loops(graph: Graph) -> Graph:
-    """Return the graph that `without_reads` returns, minus the edges that close a declared loop.
-
-    The result is acyclic for a valid chain.
-    """
+    """Return the graph that `without_reads` returns, minus the edges that close a declared loop: acyclic."""
     waking = without_reads(graph)
     waking.remove_edges_from([(s, t) for s, t, edge in graph.edges(data=True) if edge.get("feedback")])
     return waking
@@ -104,8 +101,7 @@ def without_loops(graph: Graph) -> Graph:
 def undeclared_cycles(graph: Graph) -> list[list[str]]:
     """Return the cycles that no ``feedback: true`` breaks, one from each strongly connected component.
 
-    Each cycle starts and ends with the same observer. The time is linear in the number of edges,
-    whatever the number of cycles is.
+    Each cycle starts and ends with the same observer. The time is linear in the number of edges.
     """
     open_graph = without_loops(graph)
     cycles = []
@@ -113,7 +109,7 @@ def undeclared_cycles(graph: Graph) -> list[list[str]]:
         # No edge leads from a node to itself, because observers and columns alternate.
         if len(component) > 1:
             first = min(node for node in component if graph.nodes[node]["kind"] == "observer")
-            cycles.append(_shortest_cycle(open_graph, component, first))
+            cycles.append(_shortest_cycle(open_graph.subgraph(component), first))
     return sorted(cycles)
 
 
@@ -153,8 +149,7 @@ def leading_to(graph: Graph) -> dict[str, frozenset[str]]:
 def _mark_feedback(graph: Graph) -> None:
     """Mark the edges that close a declared loop: from a feedback observer to a column that leads back to it.
 
-    Every cycle through the observer has such an edge. Without these edges there is no cycle, and the observer
-    follows the observers that wake it.
+    Without these edges, the observer is in no cycle, and follows the observers that wake it.
     """
     for component in nx.strongly_connected_components(without_reads(graph)):
         for node in component:
@@ -164,17 +159,10 @@ def _mark_feedback(graph: Graph) -> None:
                         graph.edges[node, column]["feedback"] = True
 
 
-def _shortest_cycle(graph: Graph, component: set[str], first: str) -> list[str]:
-    """Return the shortest cycle through ``first``, by breadth-first search in its component."""
-    came_from: dict[str, str] = {}
-    queue = deque([first])
-    while first not in came_from:
-        node = queue.popleft()
-        for successor in sorted(graph.successors(node)):
-            if successor in component and successor not in came_from:
-                came_from[successor] = node
-                queue.append(successor)
-    cycle = [first]
-    while len(cycle) == 1 or cycle[-1] != first:
+def _shortest_cycle(graph: Graph, first: str) -> list[str]:
+    """Return the shortest cycle through ``first``."""
+    came_from = dict(nx.bfs_predecessors(graph, first, sort_neighbors=sorted))
+    cycle = [first, next(node for node in came_from if graph.has_edge(node, first))]
+    while cycle[-1] != first:
         cycle.append(came_from[cycle[-1]])
     return cycle[::-1]

@@ -1,8 +1,7 @@
 """The transaction that an observer gets: it refuses undeclared writes to observed columns.
 
 The graph and the check for cycles rely on ``writes``. So an observer must declare each write to a column that
-an observer of the chain watches. An undeclared write is refused before it can wake an observer. Columns that
-no observer watches need no declaration. Reads have no extra cost: they are the transaction's own methods.
+an observer of the chain watches. Reads have no extra cost: they are the transaction's own methods.
 """
 
 from __future__ import annotations
@@ -36,8 +35,12 @@ class Guard:
         self.boosts = {column: found for column, names in mine.items() if (found := _ordered(chain, names))}
         """By column of the loop, the observers that take the cells with the most notifications first."""
         self._watchers: Mapping[Column, tuple[str, ...]] = chain.observed
-        self._refused = frozenset(column for column in chain.observed if not observer.declares(*column))
         notify_only = {(table.name, column) for table in chain.tables for column in table.notify_only}
+        self._refused = frozenset(
+            column
+            for column in chain.observed
+            if not observer.declares(*column, notify_only=column in notify_only)
+        )
         # Removing a row does not wake observers of notify-only columns.
         self._refused_rows: dict[str, str] = {}
         for table, column in sorted(self._refused - notify_only):
@@ -49,7 +52,7 @@ class Guard:
             self._refuse(table, column, f"{table}.{column}")
 
     def check_row(self, table: str) -> None:
-        """Check all columns of a table, also columns that the row does not have."""
+        """Check all columns of a table."""
         column = self._refused_rows.get(table)
         if column is not None:
             self._refuse(table, column, f"{table}.*")
@@ -68,11 +71,10 @@ class Guard:
 
 
 class ObserverTransaction:
-    """The open transaction that an observer gets.
+    """The open transaction that an observer gets; it reads and writes as a ``Transaction`` does.
 
-    It reads and writes as a ``Transaction`` does. The worker commits it, together with the acknowledgement,
-    when the observer returns, and discards it when the observer raises. So ``commit`` and ``rollback`` raise,
-    and it is not a context manager.
+    The worker commits it when the observer returns, and discards it when the observer raises. So ``commit``
+    and ``rollback`` raise, and it is not a context manager.
     """
 
     __slots__ = (
@@ -121,17 +123,14 @@ class ObserverTransaction:
     def delete_row(self, table: str, row: Row) -> None:
         """Buffer the removal of a row.
 
-        Raises ConfigurationError unless all observed columns of the table are declared in ``writes``. It does
-        not matter which columns this row has: an error that depends on the data would be found too late.
+        Raises ConfigurationError unless ``writes`` declares all observed columns of the table, also those
+        that this row does not have: an error that depends on the data would be found too late.
         """
         self._guard.check_row(table)
         self._transaction.delete_row(table, row)
 
     def insert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
-        """Insert a row into a typed table, as `Transaction.insert`.
-
-        Raises ConfigurationError unless all the table's observed columns are declared in ``writes``.
-        """
+        """Insert a row, as `Transaction.insert`. Raises ConfigurationError as ``delete_row`` does."""
         self._guard.check_row(_table_of(row))
         self._transaction.insert(row, **values)
 
@@ -159,7 +158,7 @@ class ObserverTransaction:
         self._transaction.update(row, **values)
 
     def remove(self, table: type[Table] | str, /, **key: Any) -> bool:
-        """Remove a row of a typed table, as `Transaction.remove`. Raises ConfigurationError as ``insert``."""
+        """Remove a row, as `Transaction.remove`. Raises ConfigurationError as ``delete_row`` does."""
         self._guard.check_row(_table_of(table))
         return self._transaction.remove(table, **key)
 
@@ -173,7 +172,7 @@ class ObserverTransaction:
             self._transaction.boost(table, row, column, boosted)
 
     def commit(self) -> NoReturn:
-        """Always raise ConfigurationError, because the worker commits the transaction."""
+        """Always raise ConfigurationError: the worker commits the transaction."""
         self._leave_to_worker("commit")
 
     def rollback(self) -> NoReturn:
@@ -188,12 +187,11 @@ class ObserverTransaction:
 
 
 def _ordered(chain: Chain, observers: Iterable[str]) -> bytes:
-    """Return the observers whose order is ``most_notified``, in the form of a notification's value."""
+    """Return those whose order is ``most_notified``, in the form of a notification's value."""
     return ",".join(name for name in observers if chain.observers[name].order == "most_notified").encode()
 
 
 def _table_of(row: Table | type[Table] | str) -> str:
-    """Return the table's name for a row, a model or a name. Raises TypeError for other values."""
     if isinstance(row, str):
         return row
     return definition_of(row if isinstance(row, type) else type(row)).name

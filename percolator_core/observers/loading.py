@@ -1,23 +1,27 @@
 """Read a chain's folder and check its declarations against each other.
 
 All checks run before an error is raised, so that one run shows all problems. A problem that follows from an
-earlier problem is left out: if the tables are not known, no column is reported as unknown.
-
-Typed tables are known only after the modules of their models are imported. If no code of the project may run,
-only references to raw tables are checked.
+earlier problem is left out: if the tables are not known, no column is reported as unknown. Typed tables are
+known only if the project's code may run.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
 from percolator_core.observers.declaration import EVERY_COLUMN, ChainDeclaration, ObserverDeclaration
 from percolator_core.observers.explain import validate
-from percolator_core.observers.functions import ObserverFunction, import_function, not_imported
 from percolator_core.observers.graph import build_graph, undeclared_cycles
-from percolator_core.observers.models import Models, import_models
+from percolator_core.observers.imports import (
+    Models,
+    ObserverFunction,
+    import_function,
+    import_models,
+    not_imported,
+)
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
@@ -28,17 +32,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from percolator_core.observers.graph import Graph
+
 CHAIN_FILE: Final = "chain.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The declaration of a chain, its tables, and its observers, sorted by name."""
+def stamps(folder: Path) -> frozenset[tuple[str, int]]:
+    """Return a chain's YAML files and their modification times (ns), to detect a change."""
+    found = set()
+    for file in folder.glob("*.y*ml"):
+        # Another process may remove the file at this moment.
+        with suppress(OSError):
+            found.add((file.name, file.stat().st_mtime_ns))
+    return frozenset(found)
+
+
+class Loaded(NamedTuple):
+    """The declaration of a chain, its tables, its observers, sorted by name, and their graph."""
 
     chain: ChainDeclaration
     tables: tuple[TableDefinition, ...]
     models: Models
     observers: dict[str, Observer]
+    graph: Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +66,14 @@ class _Tables:
     complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """An observer's declaration and its file."""
-
+class _Declared(NamedTuple):
     path: Path
     file: YamlFile
     observer: ObserverDeclaration
 
 
 def load_declarations(folder: Path, import_functions: bool) -> Loaded:
-    """Read and check the chain in the folder.
-
-    Raises ConfigurationError with one line per problem; CyclicChain if all problems are cycles.
-    """
+    """Read and check the chain in the folder. Raises as `Chain.load`."""
     problems = Problems()
     files = _observer_files(folder, problems)
     chain, chain_file, tables = _read_chain(folder, import_functions, problems)
@@ -77,19 +87,21 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     for found in declared:
         _check_columns(found, tables, problems)
     if chain is not None and chain_file is not None:
-        _check_scheduling(chain, chain_file, declared, tables, problems)
+        names = {found.observer.observer for found in declared}
+        known = tables.known if tables.complete else None
+        for place, what in unknown_names(chain.airflow, known, names or None):
+            problems.add(chain_file.problem(("airflow", *place), what))
     functions = {found.path: _function(found, import_functions, problems) for found in declared}
     definitions = tuple(tables.known[name] for name in sorted(tables.known))
     observers = {
         found.observer.observer: Observer.from_declaration(found.observer, found.path, functions[found.path])
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
-    _refuse_cycles(
-        definitions, observers, {found.observer.observer: found.file for found in declared}, problems
-    )
+    graph = build_graph("" if chain is None else chain.chain, definitions, observers)
+    _refuse_cycles(graph, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()
     assert chain is not None, "raise_if_any has raised for a chain that could not be read"
-    return Loaded(chain, definitions, tables.models, observers)
+    return Loaded(chain, definitions, tables.models, observers, graph)
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:
@@ -131,24 +143,33 @@ def _read_chain(
     chain = None if file is None else validate(ChainDeclaration, file, problems)
     if file is None or chain is None:
         return None, None, _Tables()
-    tables = _Tables(_definitions(chain), complete=not chain.schemas)
-    if import_functions:
-        return chain, file, _with_models(chain, file, tables, problems)
-    if chain.schemas:
-        for name in [name for name, table in chain.tables.items() if table.is_base_only]:
-            del tables.known[name]  # it may be typed
-    return chain, file, tables
-
-
-def _with_models(chain: ChainDeclaration, file: YamlFile, tables: _Tables, problems: Problems) -> _Tables:
-    """Return the raw tables and the tables of the chain's models."""
-    known, models, complete = dict(tables.known), dict(tables.models), True
+    raw = {
+        name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
+        for name, table in chain.tables.items()
+    }
     based = {name for name, table in chain.tables.items() if table.is_base_only}
+    if import_functions:
+        return chain, file, _with_models(chain, file, raw, based, problems)
+    if chain.schemas:
+        # A table with only a base may be a typed one.
+        raw = {name: table for name, table in raw.items() if name not in based}
+    return chain, file, _Tables(raw, complete=not chain.schemas)
+
+
+def _with_models(
+    chain: ChainDeclaration,
+    file: YamlFile,
+    raw: Mapping[str, TableDefinition],
+    based: set[str],
+    problems: Problems,
+) -> _Tables:
+    """Return the raw tables and the tables of the chain's models; one of ``based`` may have a model."""
+    known, models, complete = dict(raw), Models(), True
     for position, module in enumerate(chain.schemas):
         try:
             imported = import_models(module)
         except ValueError as error:
-            problems.add(file.problem(("schemas", position), str(error)))
+            problems.add(file.problem(("schemas", position), str(error)), getattr(error, "cause", None))
             complete = False
             continue
         for name, model in imported.items():
@@ -186,26 +207,11 @@ def _refuse_shared_names(declared: list[_Declared], problems: Problems) -> None:
 
 
 def _check_columns(found: _Declared, tables: _Tables, problems: Problems) -> None:
-    """Report unknown tables and columns, and modes that do not fit the observed columns."""
     for field_ in ("observe", "reads", "writes"):
         for position, (table, column) in enumerate(getattr(found.observer, field_)):
             wrong = _column_problem(found.observer.mode, field_, table, column, tables)
             if wrong:
                 problems.add(found.file.problem((field_, position), wrong))
-
-
-def _check_scheduling(
-    chain: ChainDeclaration,
-    file: YamlFile,
-    declared: list[_Declared],
-    tables: _Tables,
-    problems: Problems,
-) -> None:
-    """Report unknown tables and observers in the ``airflow:`` block."""
-    names = [found.observer.observer for found in declared]
-    known = tables.known if tables.complete else None
-    for place, what in unknown_names(chain.airflow, known, names or None):
-        problems.add(file.problem(("airflow", *place), what))
 
 
 def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Tables) -> str | None:
@@ -249,9 +255,8 @@ def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _
             where = tables.models[table].__name__ if definition.is_typed else CHAIN_FILE
             place = f"notify_only of {quoted(table)} in {where}"
             # A column with data cannot be notify-only.
-            mend = f"; add {quoted(column)} to {place}, or write mode: strong"
-            if definition.is_typed:
-                mend = f"; add another one to {place}, or write mode: strong"
+            one = "another one" if definition.is_typed else quoted(column)
+            mend = f"; add {one} to {place}, or write mode: strong"
         return f"a weak observer watches notify-only columns, and {named} is an ordinary one{mend}"
     if mode == "strong" and column in notify_only:
         return f"{named} is notify-only and wakes only weak observers; write mode: weak"
@@ -264,26 +269,13 @@ def _function(found: _Declared, import_functions: bool, problems: Problems) -> O
         try:
             return import_function(name)
         except ValueError as error:
-            problems.add(found.file.problem(("function",), str(error)))
+            problems.add(found.file.problem(("function",), str(error)), getattr(error, "cause", None))
     return not_imported(name)
 
 
-def _definitions(chain: ChainDeclaration) -> dict[str, TableDefinition]:
-    """Return a raw definition for each table of ``chain.yaml``; a table with only a base may be typed."""
-    return {
-        name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
-        for name, table in chain.tables.items()
-    }
-
-
-def _refuse_cycles(
-    tables: tuple[TableDefinition, ...],
-    observers: Mapping[str, Observer],
-    files: Mapping[str, YamlFile],
-    problems: Problems,
-) -> None:
+def _refuse_cycles(graph: Graph, files: Mapping[str, YamlFile], problems: Problems) -> None:
     """Raise CyclicChain if nothing else is wrong; otherwise add each cycle to the problems."""
-    cycles = undeclared_cycles(build_graph("", tables, observers))
+    cycles = undeclared_cycles(graph)
     cyclic = Problems()
     for cycle in cycles:
         cyclic.add(

@@ -10,7 +10,7 @@ from percolator_core.observers.declaration import EVERY_COLUMN, ObserverDeclarat
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from percolator_core.observers.functions import ObserverFunction
+    from percolator_core.observers.imports import ObserverFunction
 
 _SETTLE: Final = {"strong": 0.0, "weak": 1.0}
 """The defaults of ``settle``. A weak observer waits, because one run of it may cover many notifications."""
@@ -36,11 +36,9 @@ class Retry:
 class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
-    ``writes`` may contain ``(table, "*")`` for all columns of a table. ``timeout`` is in seconds. A mark
-    waits while observers upstream of this observer are running, but at most for ``settle`` seconds. ``order``
-    is the order in which its cells run: the oldest first, or first those that its loop notified most often.
-    ``revision`` is the revision of its code, 1 or more; acknowledgements record this number. ``file`` is the
-    file with the declaration, and ``function_name`` is the ``module:function`` in this file.
+    `percolator_core.observers.declaration.ObserverDeclaration` describes most fields. ``timeout`` and
+    ``settle`` are in seconds. Acknowledgements record ``revision``. ``file`` is the file with the
+    declaration, and ``function_name`` the ``module:function`` in this file.
     """
 
     name: str
@@ -65,7 +63,6 @@ class Observer:
         cls, declaration: ObserverDeclaration, file: Path, function: ObserverFunction
     ) -> Observer:
         """Return the observer for ``declaration``, which was read from ``file``."""
-        retry = declaration.retry
         return cls(
             name=declaration.observer,
             file=file,
@@ -75,7 +72,7 @@ class Observer:
             mode=declaration.mode,
             reads=declaration.reads,
             writes=declaration.writes,
-            retry=Retry(retry.attempts, retry.backoff, retry.max_backoff),
+            retry=Retry(**dict(declaration.retry)),
             timeout=declaration.timeout,
             settle=_SETTLE[declaration.mode] if declaration.settle is None else declaration.settle,
             feedback=declaration.feedback,
@@ -85,6 +82,6 @@ class Observer:
             description=declaration.description,
         )
 
-    def declares(self, table: str, column: str) -> bool:
-        """Return True if ``writes`` has this column or ``table.*``."""
-        return (table, column) in self.writes or (table, EVERY_COLUMN) in self.writes
+    def declares(self, table: str, column: str, *, notify_only: bool) -> bool:
+        """Return True if ``writes`` has this column or, unless the column is notify-only, ``table.*``."""
+        return (table, column) in self.writes or (not notify_only and (table, EVERY_COLUMN) in self.writes)

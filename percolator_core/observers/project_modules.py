@@ -1,8 +1,7 @@
 """Import modules of several projects in one process, such as a task of Airflow or a process of Spark.
 
-A process of the command line runs the code of one project only and does not need this module. A process that
-runs several projects, one after another, may find modules of the same name in them: nearly every project has
-a package ``observers``. So the modules of one project are removed before the next project is imported.
+Several projects may have modules of the same name: nearly every one has a package ``observers``. So the
+modules of one project are removed before the next project is imported.
 
 When Python reads the ``__path__`` of a package without ``__init__.py``, it also reads the path of the parent
 package. If that path has changed, Python searches for the package again. So all modules are inspected before
@@ -14,12 +13,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from percolator_core.runtime.process import Lock
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -29,21 +29,13 @@ LIBRARY: Final = frozenset({"percolator_core", "percolator_airflow", "pyspark_pe
 """The packages of this library; they never belong to a project, even in the library's repository."""
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-"""Names of folders for installed packages, which do not belong to a project either."""
+"""Folders of installed packages, which do not belong to a project either."""
 
-_lock = threading.RLock()
+_lock: Final = Lock()
 """`in_project` holds this lock, because a process has only one current directory and one `sys.path`."""
 
 _entered: Final[list[str]] = []
 """The entered projects, from the outermost to the innermost."""
-
-
-def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603 - a forked process lacks the thread that holds the lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
@@ -86,13 +78,8 @@ def in_project(project: str | PathLike[str]) -> Iterator[None]:
 def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = None) -> list[str]:
     """Return the names of the loaded modules from these folders; a package includes all modules below it.
 
-    A package without ``__init__.py`` that also has a folder elsewhere is left out, but its modules
-    from these folders are returned.
-
-    Args:
-        folders: the folders, spelled as they are or were in `sys.path`. Folders of installed packages are
-            ignored.
-        but: the loaded modules to leave out, by name.
+    The folders are spelled as in `sys.path`. ``but`` has loaded modules to leave out. A package without
+    ``__init__.py`` that also has a folder elsewhere is left out, but its modules from these folders are not.
     """
     # sys.path may contain objects of any type, which Python ignores.
     own = [folder for folder in map(str, folders) if Path(folder).name not in _INSTALLED]
@@ -109,8 +96,7 @@ def modules_of(folders: Collection[str], but: Mapping[str, ModuleType] | None = 
 def shadowed_modules(project: str) -> list[str]:
     """Return the names of the loaded modules that the project would replace, and of all modules below them.
 
-    Args:
-        project: the absolute path of the project's folder, as in `sys.path`.
+    ``project`` is the absolute path of the project's folder, as in `sys.path`.
     """
     try:
         own = {entry.name.partition(".")[0] for entry in Path(project).iterdir()}

@@ -13,25 +13,15 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from percolator_core.notation.amounts import UNIT_BYTES
-from percolator_core.observers.rules import Declaration, Length, OptionalLength, OptionalSize, parse_length
-from percolator_core.observers.schedules import Schedule
+from percolator_core.observers.rules import Declaration, Length, Schedule, Size, parse_length
 from percolator_core.observers.yaml_file import Location, describe, did_you_mean, quoted
 
 _MASTER: Final = "The Spark master. Default: PERCOLATOR_SPARK_MASTER, or all cores of the machine."
 Format = Literal["html", "warc", "jsonl", "csv", "parquet"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
-EVERY_MINUTE: Final = "* * * * *"
 
 _SHARE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?%$"
 _SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(%|(B|KB|MB|GB|TB)|(KiB|MiB|GiB|TiB))$"
@@ -41,15 +31,12 @@ _LENGTHS: Final = frozenset({"execution_timeout", "max_retry_delay", "retry_dela
 _ID_PATTERN: Final = r"[A-Za-z0-9_.\-]+"
 
 
-def _share(value: object) -> float | None:
-    if value is None:
-        return None
-    number: float | None = None
+def _share(value: object) -> float:
     if isinstance(value, str) and re.fullmatch(_SHARE_PATTERN, value):
         number = float(value[:-1]) / 100
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         number = float(value)
-    if number is None:
+    else:
         raise ValueError(f"expected a share such as 5% or 0.05, not {describe(value)}")
     if not 0 <= number <= 1:
         raise ValueError(f"{quoted(str(value))} is out of range; write a share from 0% to 100%")
@@ -63,17 +50,15 @@ def _positive_share(value: object) -> float:
     return share
 
 
-def _memory(value: object) -> float | int | None:
+def _memory(value: object) -> float | int:
     """Return the bytes of a size (int), or a share of the store's memory limit from 0 to 1 (float)."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"([0-9.]+)([%A-Za-z]+)", value) if isinstance(value, str) else None
-    if not isinstance(value, str) or found is None or not re.fullmatch(_SIZE_PATTERN, value):
+    if not isinstance(value, str) or not re.fullmatch(_SIZE_PATTERN, value):
         raise ValueError(
             f"expected a size such as 512MB or 4GiB, or a share of the store's limit such as 80%, "
             f"not {describe(value)}"
         )
-    return _share(value) if found[2] == "%" else int(float(found[1]) * UNIT_BYTES[found[2]])
+    unit = value.lstrip("0123456789.")
+    return _share(value) if unit == "%" else int(float(value.removesuffix(unit)) * UNIT_BYTES[unit])
 
 
 def _texts(value: object) -> list[Any]:
@@ -95,7 +80,7 @@ def _columns(value: object) -> object:
     """Accept a list of fields; each field is loaded into the column of the same name."""
     if isinstance(value, (list, tuple)):
         return {name: name for name in value}
-    if value is not None and not isinstance(value, dict):
+    if not isinstance(value, dict):
         raise ValueError(
             f"expected lines of the form 'field: column', or a list of fields, not {describe(value)}"
         )
@@ -126,66 +111,39 @@ def _default_args(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _at_least(low: int) -> Any:
-    def check(value: int | None) -> int | None:
-        if value is not None and value < low:
-            raise ValueError(f"{value} is out of range; write {low} or more")
-        return value
+def _any_of(*schemas: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(schemas)})
 
-    return AfterValidator(check)
 
+_PERCENT: Final = {"type": "string", "pattern": _SHARE_PATTERN}
 
 Share = Annotated[
-    float | None,
+    float,
     BeforeValidator(_share),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": _SHARE_PATTERN},
-                {"type": "number", "minimum": 0, "maximum": 1},
-                {"type": "null"},
-            ]
-        }
-    ),
+    _any_of(_PERCENT, {"type": "number", "minimum": 0, "maximum": 1}),
 ]
 PositiveShare = Annotated[
     float,
     BeforeValidator(_positive_share),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": _SHARE_PATTERN},
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-            ]
-        }
-    ),
+    _any_of(_PERCENT, {"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
 ]
 Memory = Annotated[
-    float | int | None,
-    BeforeValidator(_memory),
-    WithJsonSchema({"type": ["string", "null"], "pattern": _SIZE_PATTERN}),
+    float | int, BeforeValidator(_memory), WithJsonSchema({"type": "string", "pattern": _SIZE_PATTERN})
 ]
-Number = Annotated[StrictInt, _at_least(0), WithJsonSchema({"type": "integer", "minimum": 0})]
-Positive = Annotated[StrictInt, _at_least(1), WithJsonSchema({"type": "integer", "minimum": 1})]
-_OPTIONAL: Final = {"type": ["integer", "null"]}
-OptionalNumber = Annotated[StrictInt | None, _at_least(0), WithJsonSchema({**_OPTIONAL, "minimum": 0})]
-OptionalPositive = Annotated[StrictInt | None, _at_least(1), WithJsonSchema({**_OPTIONAL, "minimum": 1})]
-_TEXTS_SCHEMA: Final = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
-}
-Texts = Annotated[tuple[StrictStr, ...], BeforeValidator(_texts), WithJsonSchema(_TEXTS_SCHEMA)]
+Number = Annotated[StrictInt, Field(ge=0)]
+Positive = Annotated[StrictInt, Field(ge=1)]
+Texts = Annotated[
+    tuple[StrictStr, ...],
+    BeforeValidator(_texts),
+    _any_of({"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}),
+]
 Paths = Annotated[Texts, AfterValidator(_some_paths)]
 Fields = Annotated[
-    dict[StrictStr, StrictStr] | None,
+    dict[StrictStr, StrictStr],
     BeforeValidator(_columns),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "object", "additionalProperties": {"type": "string"}},
-                {"type": "array", "items": {"type": "string"}},
-                {"type": "null"},
-            ]
-        }
+    _any_of(
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}},
     ),
 ]
 DefaultArgs = Annotated[dict[StrictStr, Any], AfterValidator(_default_args)]
@@ -204,7 +162,7 @@ class SourceDeclaration(Declaration):
     key: StrictStr | None = Field(
         None, description="The field with the row key, if jsonl, csv or parquet is loaded into a raw table."
     )
-    columns: Fields = Field(
+    columns: Fields | None = Field(
         None, description="Load only these fields: 'field: column' lines, or a list of fields."
     )
     base_url: StrictStr | None = Field(None, description="The prefix of the row keys of html files.")
@@ -228,18 +186,21 @@ class DagDeclaration(Declaration):
 
 
 class LoadDeclaration(DagDeclaration):
-    """``<chain>_load``: load files in bulk with Spark."""
+    """``<chain>_load``: load files in bulk."""
 
     schedule: Schedule = Field(None, description="When it runs. Default: only when it is triggered.")
     sources: tuple[SourceDeclaration, ...] = Field((), description="The sources to load, one task per entry.")
     aside: StrictStr | None = Field(
         None, description="The folder for malformed records. Default: a folder in Airflow's home."
     )
-    max_bad: OptionalNumber = Field(
+    max_bad: Number | None = Field(
         None, description="A load with more malformed records than this fails. Default: no limit."
     )
+    engine: Literal["spark", "local"] = Field(
+        "spark", description="local: the process of the Airflow task loads, without Spark."
+    )
     master: StrictStr | None = Field(None, description=_MASTER)
-    width: Positive = Field(256, description="Concurrent transactions in each Spark task.")
+    width: Positive = Field(256, description="Concurrent transactions; with Spark, in each task.")
 
 
 class ObserveDeclaration(DagDeclaration):
@@ -257,12 +218,12 @@ class ObserveDeclaration(DagDeclaration):
         json_schema_extra={"default": "30s"},
         description="While cells stay dirty and nothing runs, the DAG starts again after each such interval.",
     )
-    budget: OptionalLength = Field(
+    budget: Length | None = Field(
         None, description="A task that takes longer fails; its retry continues the drain."
     )
-    width: OptionalPositive = Field(None, description="Concurrent runs of observers in each Spark task.")
+    width: Positive | None = Field(None, description="Concurrent runs of observers in each Spark task.")
     threads: Positive = Field(8, description="Concurrent runs of observers with 'executor: threads'.")
-    tasks: OptionalPositive = Field(
+    tasks: Positive | None = Field(
         None, description="How many Spark tasks a drain has. Default: one per tablet of the largest table."
     )
     master: StrictStr | None = Field(None, description=_MASTER)
@@ -271,14 +232,14 @@ class ObserveDeclaration(DagDeclaration):
 class ObserverThresholds(Declaration):
     """The thresholds of one observer; null turns a threshold off. A value beyond a threshold is a breach."""
 
-    backlog: OptionalNumber = Field(None, description="A breach: more dirty cells than this.")
-    oldest: OptionalLength = Field(
+    backlog: Number | None = Field(None, description="A breach: more dirty cells than this.")
+    oldest: Length | None = Field(
         600.0,
         json_schema_extra={"default": "10m"},
         description="A breach: a cell that has been ready to run for longer than this.",
     )
-    quarantine: OptionalNumber = Field(0, description="A breach: more cells in quarantine than this.")
-    failure_rate: Share = Field(
+    quarantine: Number | None = Field(0, description="A breach: more cells in quarantine than this.")
+    failure_rate: Share | None = Field(
         0.5,
         json_schema_extra={"default": "50%"},
         description="A breach: of the runs since the last check, more than this share failed.",
@@ -288,12 +249,12 @@ class ObserverThresholds(Declaration):
 class ThresholdsDeclaration(ObserverThresholds):
     """The thresholds for each observer and for the store."""
 
-    lock_age: OptionalLength = Field(
+    lock_age: Length | None = Field(
         600.0,
         json_schema_extra={"default": "10m"},
         description="A breach: a lock that was set or refreshed longer ago than this.",
     )
-    memory: Memory = Field(
+    memory: Memory | None = Field(
         None, description="A breach: more memory in use, as a size or as a share of the limit such as 80%."
     )
     workers: Number = Field(0, description="A breach: fewer continuous workers than this.")
@@ -305,7 +266,7 @@ class ThresholdsDeclaration(ObserverThresholds):
 class MonitorDeclaration(DagDeclaration):
     """``<chain>_monitor``: check the chain against thresholds, and keep a history."""
 
-    schedule: Schedule = Field(EVERY_MINUTE, description="How often it checks.")
+    schedule: Schedule = Field("* * * * *", description="How often it checks.")
     thresholds: ThresholdsDeclaration = Field(
         default_factory=ThresholdsDeclaration, description="The thresholds; a value beyond one is a breach."
     )
@@ -335,7 +296,7 @@ class MaintainDeclaration(DagDeclaration):
         30.0, json_schema_extra={"default": "30s"}, description="Younger locks are skipped."
     )
     parts: Positive = Field(4, description="The number of tasks that share the tablets.")
-    base_rate: OptionalSize = Field(
+    base_rate: Size | None = Field(
         None, description="A task writes at most this many bytes a second to bases. Default: no limit."
     )
     base_share: PositiveShare = Field(
@@ -378,10 +339,7 @@ def unknown_names(
 ) -> Iterator[tuple[Location, str]]:
     """Yield the location and the problem of each unknown table or observer in the block.
 
-    Args:
-        declared: the block.
-        tables: the names of the chain's tables; None if not all are known.
-        observers: the names of the chain's observers; None if not all are known.
+    ``tables`` and ``observers`` have the names of the chain's; None if not all are known.
     """
     for position, source in enumerate(declared.load.sources):
         if tables is not None and source.table not in tables:

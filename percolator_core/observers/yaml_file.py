@@ -28,17 +28,25 @@ _MOST_MERGED: Final = 100_000
 
 
 class Problems:
-    """The problems of a chain, one line each; they are raised together, so that one run shows all."""
+    """The problems of a chain, one line each, which are raised together."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._causes: list[object] = []
 
-    def add(self, line: str) -> None:
-        """Add a problem; line breaks and unprintable characters are escaped."""
+    def add(self, line: str, cause: object = None) -> None:
+        """Add a problem; line breaks and unprintable characters are escaped.
+
+        Of several problems with the same ``cause``, only the first is kept.
+        """
+        if cause is not None:
+            if cause in self._causes:
+                return
+            self._causes.append(cause)
         self.lines.append(one_line(line))
 
     def raise_if_any(self) -> None:
-        """Raise ConfigurationError with all problems, if there are any."""
+        """Raise ConfigurationError with all problems."""
         if self.lines:
             raise ConfigurationError("\n".join(self.lines))
 
@@ -190,10 +198,7 @@ def _child(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
-    """Yield ``(line, first line, key)`` for each repeated key.
-
-    ``first line`` is the line where the key occurs first. A node with aliases is read once.
-    """
+    """Yield ``(line, first line, key)`` for each repeated key. A node with aliases is read once."""
     seen: set[int] = set()
     pending = [root]
     while pending:
@@ -216,10 +221,7 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[int, int, str]]:
 
 
 def _merged(root: yaml.Node) -> int:
-    """Return the number of lines of the longest mapping, with the lines that its ``<<`` copy into it.
-
-    The caller limits this number, because YAML itself does not limit it.
-    """
+    """Return the number of lines of the longest mapping, with the lines that its ``<<`` copy into it."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:

@@ -4,7 +4,12 @@ from percolator_core.recipes.combine import CombineQueue
 from percolator_core.recipes.counter import Counter
 from percolator_core.recipes.export import ExportQueue, Item
 from percolator_core.recipes.index import Difference, SecondaryIndex
-from percolator_core.recipes.sinks import HTTPSink, KafkaSink, NotTaken, Sink, SQLiteSink
+from percolator_core.recipes.sinks import NotTaken, Sink
+from percolator_core.recipes.sinks.http_server import HTTPSink
+from percolator_core.recipes.sinks.kafka import KafkaSink
+from percolator_core.recipes.sinks.opensearch import OpenSearchSink
+from percolator_core.recipes.sinks.postgresql import PostgresSink
+from percolator_core.recipes.sinks.sqlite_file import SQLiteSink
 
 __all__ = [
     "CombineQueue",
@@ -15,6 +20,8 @@ __all__ = [
     "Item",
     "KafkaSink",
     "NotTaken",
+    "OpenSearchSink",
+    "PostgresSink",
     "SQLiteSink",
     "SecondaryIndex",
     "Sink",

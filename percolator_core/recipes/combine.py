@@ -1,12 +1,8 @@
 """A queue for a cell that many transactions change (paper, section 2.4: weak notifications).
 
-Transactions that read and write one cell conflict. With a queue each transaction writes a new row, and no
-two transactions conflict. A weak observer folds the queued items into the cell, many in one transaction.
-Until the observer has run, the cell lacks the newest items.
-
-The rows of a key are in *slices* of time, one slice after another, and each slice has its own notification. A
-drained row stays as a deletion until garbage collection removes it. A run does not read the drained rows of
-earlier slices. Run ``collect_garbage`` regularly, as for all tables.
+Each transaction writes a new row, and a weak observer folds many rows into the cell in one transaction. The
+rows of a key are in *slices* of time, and each slice has its own notification. A drained row stays as a
+deletion until garbage collection removes it; a run does not read the drained rows of earlier slices.
 """
 
 from __future__ import annotations
@@ -39,42 +35,20 @@ _ITEM: Final = struct.Struct(">QQ")
 _END: Final = MAX_TIMESTAMP // _SLICE + 1
 
 _sequence: Final = itertools.count()
-"""A counter of this process. It follows the start timestamp in the key of each row.
-
-The timestamp distinguishes the transactions, and the counter distinguishes the rows of one transaction.
-"""
+"""The last part of a row's key, after the start timestamp: it distinguishes the rows of one transaction."""
 
 
 class CombineQueue:
     """Items for many keys, in one table, which are folded into one cell for each key.
 
     The table has a notify-only column ``added``. Use few tablets, because every run reads all tablets. The
-    observer is weak, and notifies itself if items are left::
+    observer is weak, observes ``added``, and calls `drain`. It declares ``feedback: true``, because it
+    notifies itself if items are left.
 
-        tables:
-          deposits: {tablets: 1, notify_only: [added]}
-          accounts: {}
-
-        observer: deposit
-        observe: deposits.added
-        mode: weak
-        function: bank:deposit
-        reads: [deposits.value, accounts.balance]
-        writes: [deposits.added, deposits.value, accounts.balance]
-        feedback: true
-
-    and in ``bank.py``::
-
-        deposits = CombineQueue("deposits", ("accounts", "balance"), fold=add_up)
-
-        def deposit(t, cell):
-            deposits.drain(t, cell)
-
-    Every item is folded exactly once: the transaction that folds an item deletes it. Items that are added
-    without an active observer, or while the observer has another name, have no notification. `notify_all`
-    writes the missing notifications. A run folds the items of a key in the order of their transactions' start
-    timestamps, and the items of one transaction in the order of the calls. Across runs the order can differ:
-    a transaction can commit after the items of a transaction that started later were folded.
+    Every item is folded exactly once: the transaction that folds an item deletes it. A run folds the items of
+    a key in the order of their transactions' start timestamps, and the items of one transaction in the order
+    of the calls. Across runs the order can differ: a transaction can commit after the items of a transaction
+    that started later were folded.
     """
 
     __slots__ = ("_fold", "_into", "_most", "_table")
@@ -112,20 +86,21 @@ class CombineQueue:
     def waiting(self, t: AnyReader, key: str | bytes) -> Iterator[bytes]:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
-        A drain deletes items and changes the cell in one commit. So in one snapshot each item either is in
-        the cell or waits. The scan is lazy. It also has to skip all rows that were drained since the previous
-        garbage collection.
+        In one snapshot each item either is in the cell or waits. The scan is lazy, and has to skip all rows
+        that were drained since the previous garbage collection.
 
         Raises:
             ValueError: the key has more than 65,000 bytes.
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
         """
         found = row_bytes(key)
-        rows = t.scan(self._table, _slice_row(found, 0), _slice_row(found, _END), columns=[VALUE])
-        return (cells[VALUE] for _, cells in rows)
+        return (item for _, item in self._items(t, _slice_row(found, 0), _slice_row(found, _END)))
 
     def notify_all(self, db: Database) -> int:
         """Read the whole queue, notify every slice with items, and return the number of slices.
+
+        Call this for items that were added without an active observer, or while the observer had another
+        name: they have no notification.
 
         Raises:
             UnknownTable, UnknownColumn, StoreUnavailable: as `add`.
@@ -145,14 +120,14 @@ class CombineQueue:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
         """
-        key, number = _split(cell.row)
-        taken = self._take(t, cell.row, _slice_row(key, number + 1), self._most)
+        key, time = split_row(cell.row)
+        later = _slice_row(key, _TIME.unpack(time)[0] + 1)
+        taken = list(self._items(t, cell.row, later, self._most))
         if not taken:
             return 0  # a run for an earlier slice has folded them
         if len(taken) < self._most:
             # Fold later slices, too: separate runs for them would conflict with this run in the key's cell.
-            rest = self._most - len(taken)
-            taken += self._take(t, _slice_row(key, number + 1), _slice_row(key, _END), rest)
+            taken += self._items(t, later, _slice_row(key, _END), self._most - len(taken))
         sizes = itertools.accumulate(len(item) for _, item in taken)
         folded = taken[: 1 + sum(size < _BYTES for size in sizes)]
         table, column = self._into
@@ -168,16 +143,13 @@ class CombineQueue:
             t.notify(self._table, cell.row, ADDED)
         return len(folded)
 
-    def _take(self, t: AnyTransaction, start: bytes, stop: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    def _items(
+        self, t: AnyReader, start: bytes, stop: bytes, most: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         rows = t.scan(self._table, start, stop, columns=[VALUE], limit=most)
-        return [(row, cells[VALUE]) for row, cells in rows]
+        return ((row, cells[VALUE]) for row, cells in rows)
 
 
 def _slice_row(key: bytes, number: int) -> bytes:
     """Return the prefix of the row keys of a slice. It is also the key of the row that is notified."""
     return key_row(key) + _TIME.pack(number)
-
-
-def _split(slice_row: bytes) -> tuple[bytes, int]:
-    key, rest = split_row(slice_row)
-    return key, int(_TIME.unpack(rest)[0])

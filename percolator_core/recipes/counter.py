@@ -1,8 +1,4 @@
-"""Exact counters that many transactions change at the same time.
-
-A counter is a `CombineQueue` of increments, which never conflict. The counter's value in a snapshot is the
-number in its cell plus the increments that wait.
-"""
+"""Exact counters that many transactions change at the same time."""
 
 from __future__ import annotations
 
@@ -15,18 +11,10 @@ from percolator_core.recipes.rows import AnyReader, AnyTransaction
 
 
 class Counter:
-    """Whole numbers, one for each key, each in a cell with a queue of increments.
+    """Whole numbers, one for each key, each in a cell with a `CombineQueue` of increments.
 
-    Declare tables and observer as for `CombineQueue`; the queue's table is ``hits`` here, and the cells are
-    in the table ``pages``, column ``hits``::
-
-        hits = Counter("hits", ("pages", "hits"))
-
-        def count(t, cell):
-            hits.drain(t, cell)
-
-    The cell has the number in decimal digits, and the number has no limit. The cell may lack the newest
-    increments; `value` is exact.
+    Declare tables and observer as for `CombineQueue`. The cell has the number in decimal digits, and the
+    number has no limit. The cell may lack the newest increments; `value` adds them.
     """
 
     __slots__ = ("_into", "_queue")
@@ -54,9 +42,8 @@ class Counter:
     def value(self, t: AnyReader, key: str | bytes) -> int:
         """Return the exact sum of all increments that ``t`` sees, including its own; 0 without increments.
 
-        The call reads the cell and the increments that wait, and skips all rows that were drained since the
-        previous garbage collection. Two transactions may read the same value and then add: they do not
-        conflict.
+        Two transactions may read the same value and then add: they do not conflict. The cost is that of
+        `CombineQueue.waiting`.
 
         Raises:
             LockTimeout, SnapshotTooOld, StoreUnavailable, UnknownTable: as `Transaction.scan`.

@@ -1,33 +1,27 @@
 """A queue of changes for a system that is outside the store and takes no part in transactions.
 
-A run of an observer may be repeated. So an observer without a queue may send a result twice, send a result
-that is never committed, or send a newer result before an older one. With a queue, the transaction of a change
-adds an item, which commits with the change or not at all. An observer of the queue passes the items of a key
-to a sink, one after another. The transaction of the run deletes these items from the queue.
+The transaction of a change adds an item, which commits with the change or not at all. An observer passes the
+items of a key to a sink, one after another, and the transaction of the run deletes them from the queue. The
+observer is strong (paper, section 2.4): it observes a cell that every add writes anyway.
 
-Order: every item of a key has a number, its *sequence*. The item's transaction reads the key's newest
-sequence from a cell, and writes a greater one. If two transactions add for one key at the same time, one
-conflicts and runs again, so sequences rise in the order of commits. A sequence is the start timestamp or the
-previous sequence plus 1, whichever is greater. A plain count would not be enough: a failover may lose
-commits, and a table may be dropped and created again. The count would then start below sequences that the
-sink has seen.
+Every item of a key has a number, its *sequence*: the start timestamp or the previous sequence plus 1,
+whichever is greater. A plain count would not be enough: after a failover lost commits, or after the table was
+dropped and created again, the count would start below sequences that the sink has seen.
 
-The sink is called before the transaction commits. If a crash or a conflict prevents the commit, the call is
-repeated. Two runs for one key may call the sink at the same time, and one of the calls may be late. So a sink
-ignores a sequence that is not above the newest one that it has received for the key; see
-`percolator_core.recipes.sinks`.
-
-The observer is strong (paper, section 2.4): it observes a cell that every add writes anyway.
+The sink is called before the transaction commits. So a call may be repeated, and calls of two runs for one
+key may overlap; `percolator_core.recipes.sinks` describes what a sink has to do.
 """
 
 from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from percolator_core.database import Database
 from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
+from percolator_core.observers import Chain
 from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
 from percolator_core.recipes.sinks import Sink
 from percolator_core.runtime.log import Log
@@ -36,16 +30,10 @@ LAST: Final = "last"
 """The observed column with the sequence number of a key's newest item. Every add writes this column."""
 
 MORE: Final = "more"
-"""The observed column that a run writes if items are left.
-
-If a run wrote ``last`` instead, adds would conflict with the run during all its calls of the sink.
-"""
+"""The observed column that a run writes if items are left: a write of ``last`` would conflict with adds."""
 
 DONE: Final = "done"
-"""The column with the sequence number of the newest exported item.
-
-A run reads only the items after this one, and so skips deleted rows.
-"""
+"""The sequence number of the newest exported item. A run reads only later items, and skips deleted rows."""
 
 PAYLOAD: Final = "payload"
 
@@ -64,28 +52,9 @@ class Item(NamedTuple):
 class ExportQueue:
     """Changes of many keys, in one table. The changes of each key are passed to a sink in commit order.
 
-    Use few tablets, because every run reads all tablets. The observer is strong. It runs in threads, because
-    it waits for the sink::
-
-        tables:
-          exports: {tablets: 1}
-
-        observer: ship
-        observe: [exports.last, exports.more]
-        function: shop:ship
-        reads: [exports.payload, exports.done]
-        writes: [exports.more, exports.done, exports.payload]
-        feedback: true
-        executor: threads
-        retry: {attempts: 30, backoff: 200ms, max_backoff: 1m}
-
-    and in ``shop.py``::
-
-        exports = ExportQueue("exports")
-        sink = SQLiteSink("prices.sqlite")
-
-        def ship(t, cell):
-            exports.export(t, cell, sink)
+    Use few tablets, because every run reads all tablets. The observer is strong, observes the columns
+    ``last`` and ``more``, and calls `export`. It declares ``feedback: true``, and ``executor: threads``,
+    because it waits for the sink.
 
     The sink gets every item at least once, after the item's commit. It gets the items of a key in the order
     of their commits: if the sink refuses an item, later items wait. The cells ``last`` and ``done`` of each
@@ -147,24 +116,19 @@ class ExportQueue:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ValueError: the key has more than 65,000 bytes, or ``limit`` is below 0.
         """
-        row = key_row(row_bytes(key))
-        rows = t.scan(self._table, self._begin(t, row), _end(row), columns=[PAYLOAD], limit=limit)
-        return [Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows]
+        return list(self._items(t, key_row(row_bytes(key)), limit))
 
     def export(self, t: AnyTransaction, cell: Cell, sink: Sink) -> int:
-        """Pass the items of the observed cell's key to ``sink``, and delete the taken items in ``t``.
-
-        Return the number of taken items.
+        """Pass the items of the observed cell's key to ``sink``, delete them in ``t``, return their number.
 
         Call this in the observer. The call exports a bounded batch, and notifies the observer again if items
         are left. If the sink refuses an item, the batch ends: the previous items are committed, and the next
-        run begins with the refused item. If the sink refuses the first item, the exception of the sink is
-        raised, and the worker tries again later.
+        run begins with the refused item.
 
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
-            Exception: the sink refused the first item.
+            Exception: the sink refused the first item. The worker tries again later.
         """
         key, _ = split_row(cell.row)
         batch, more = self._batch(t, cell.row)
@@ -213,10 +177,7 @@ class ExportQueue:
         """Return the items of one run, and True if further items wait."""
         batch: list[Item] = []
         size = 0
-        for found, cells in t.scan(
-            self._table, self._begin(t, row), _end(row), columns=[PAYLOAD], limit=self._most + 1
-        ):
-            item = Item(_number(found[len(row) :]), cells[PAYLOAD])
+        for item in self._items(t, row, self._most + 1):
             # Leave out this transaction's own items, whose sequences begin at its start timestamp: they are
             # not committed yet.
             if item.sequence >= t.start_timestamp or len(batch) == self._most or size >= self._size:
@@ -225,13 +186,25 @@ class ExportQueue:
             batch.append(item)
         return batch, False
 
-    def _begin(self, t: AnyReader, row: bytes) -> bytes:
+    def _items(self, t: AnyReader, row: bytes, limit: int | None) -> Iterator[Item]:
         done = t.get(self._table, row, DONE)
-        return row + _SEQUENCE.pack(0 if done is None else _number(done) + 1)
+        start = row + _SEQUENCE.pack(0 if done is None else _number(done) + 1)
+        stop = row + _SEQUENCE.pack(MAX_TIMESTAMP + 1)
+        rows = t.scan(self._table, start, stop, columns=[PAYLOAD], limit=limit)
+        return (Item(_number(found[len(row) :]), cells[PAYLOAD]) for found, cells in rows)
 
 
-def _end(row: bytes) -> bytes:
-    return row + _SEQUENCE.pack(MAX_TIMESTAMP + 1)
+def exported_key(chain: Chain, table: str, row: bytes) -> bytes | None:
+    """Return the key of a row of an export queue; None for rows of other tables.
+
+    The table of a queue is known by its observer, which observes the queue's two columns.
+    """
+    if not {(table, LAST), (table, MORE)} <= chain.observed.keys():
+        return None
+    try:
+        return split_row(row)[0]
+    except struct.error:
+        return None
 
 
 def _number(packed: bytes) -> int:

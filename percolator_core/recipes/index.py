@@ -1,9 +1,7 @@
 """Find rows by the value of a column. The index is a table; transactions change it together with the data.
 
-Each row with the column has an *entry*. The entry is a row of the index's table, and its key consists of the
-value and the data's row key. The encoding can be reversed, and entries sort by value, then by row. A
-transaction that sets a cell through the index also moves the entry. So index and data agree in every
-snapshot.
+Each row with the column has an *entry*: a row of the index's table, whose key consists of the value and the
+data's row key. Entries sort by value, then by row.
 """
 
 from __future__ import annotations
@@ -51,21 +49,11 @@ class Difference:
 
 
 class SecondaryIndex:
-    """An index of one column of one table.
+    """An index of one column of one table. The entries need a raw table of their own.
 
-    The entries need a raw table of their own::
-
-        tables:
-          users: {}
-          users_by_city: {}
-
-        by_city = SecondaryIndex("users", "city", "users_by_city")
-
-        by_city.set(t, "ada", b"London")
-        rows = list(by_city.find(t, b"London"))
-
-    The index is correct if all writes of the column use it. It does not make values unique: two transactions
-    may find no row, and then set the same value in different rows, without a conflict.
+    Index and data agree in every snapshot if all writes of the column use the index. It does not make values
+    unique: two transactions may find no row, and then set the same value in different rows, without a
+    conflict.
     """
 
     __slots__ = ("_column", "_index", "_key", "_table")
@@ -87,11 +75,9 @@ class SecondaryIndex:
         Raises:
             UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.get`.
             ConfigurationError: the observer does not declare the column.
-            TypeError, ValueError: as `Transaction.set`; value and row together are too long for a row
-            key.
+            TypeError, ValueError: as `Transaction.set`; value and row together are too long for a row key.
         """
-        old = t.get(self._table, row, self._column)
-        self.update(t, row, old, value)
+        self.update(t, row, t.get(self._table, row, self._column), value)
         t.set(self._table, row, self._column, value)
 
     def delete(self, t: AnyTransaction, row: str | bytes) -> None:
@@ -159,9 +145,9 @@ class SecondaryIndex:
     def rebuild(self, db: Database) -> int:
         """Make the index agree with the data; return the number of entries that were added or removed.
 
-        Call this for data that is older than the index, or was not written through the index. Other clients
-        may use the index at the same time: after a concurrent write of the same entry, the repair runs again.
-        The data is not written, so no observer of the data runs. Call this again after an interruption.
+        Call this for data that is older than the index, or was not written through the index, and again after
+        an interruption. Other clients may use the index at the same time. The data is not written, so no
+        observer of the data runs.
 
         Raises:
             TransactionConflict: other transactions changed the same rows again and again. Call this again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -28,13 +29,7 @@ class Histogram:
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Return each bound as text (the last is ``+Inf``), with the number of durations up to it."""
-        names = [*map(str, BOUNDS), "+Inf"]
-        sums: list[tuple[str, float]] = []
-        so_far = 0
-        for name, count in zip(names, self.counts, strict=True):
-            so_far += count
-            sums.append((name, so_far))
-        return sums
+        return list(zip([*map(str, BOUNDS), "+Inf"], accumulate(self.counts), strict=True))
 
     def flat(self) -> list[float]:
         """Return the histogram as a list of numbers, for `from_flat` in another process."""

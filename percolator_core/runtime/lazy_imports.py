@@ -18,9 +18,15 @@ def lazily(
 
     Args:
         package: its ``__name__``.
-        homes: for each module of the package, the public names that come from it.
+        homes: for each module of the package, the public names that come from it. A module of another
+            package has its full name.
     """
-    home_of = {name: f"{package}.{module}" for module, names in homes.items() for name in names}
+    root = package.partition(".")[0]
+    home_of = {
+        name: module if module.startswith(f"{root}.") else f"{package}.{module}"
+        for module, names in homes.items()
+        for name in names
+    }
     here = sys.modules[package].__dict__
 
     def get(name: str) -> Any:

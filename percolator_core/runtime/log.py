@@ -6,6 +6,7 @@ The default of structlog is stdout, where a program writes its results.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,11 @@ import structlog
 class Log:
     """A logger that reads the configuration at each call, not when the logger is made."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_repeated")
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._repeated: dict[str, tuple[float, int]] = {}
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log a detail that helps to find a fault."""
@@ -31,6 +33,21 @@ class Log:
     def warning(self, event: str, **fields: Any) -> None:
         """Log an event that may need action."""
         self._logger().warning(event, **fields)
+
+    def warning_once_in(self, seconds: float, event: str, **fields: Any) -> None:
+        """Log an event as a warning, but not more than once in ``seconds``: hundreds of runs may have it.
+
+        The field ``left_out`` counts the events that were not logged since the last one.
+        """
+        now = time.monotonic()
+        until, left_out = self._repeated.get(event, (now, 0))
+        if now < until:
+            self._repeated[event] = until, left_out + 1
+            return
+        self._repeated[event] = now + seconds, 0
+        if left_out:
+            fields["left_out"] = left_out
+        self.warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
         """Log an event that needs action."""

@@ -79,14 +79,6 @@ class Lock:
         self._renew()
         call_after_fork(self)
 
-    def acquire(self, timeout: float = -1) -> bool:
-        """Take the lock within ``timeout`` seconds (-1: no limit); return True if it was taken."""
-        return self._lock.acquire(timeout=timeout)
-
-    def release(self) -> None:
-        """Release the lock, once for each `acquire`."""
-        self._lock.release()
-
     def after_fork(self) -> None:
         """Free the lock, unless the thread that called ``fork`` holds it."""
         if self._lock.acquire(blocking=False):

@@ -1,33 +1,42 @@
-"""Table definitions, as the catalog has them, and the checks of a definition."""
+"""Table definitions, as the catalog has them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
 from percolator_core.errors import ConfigurationError, UnknownColumn
-from percolator_core.layout.keys import check_name, encode_column
-from percolator_core.layout.records import MAX_TABLETS
+from percolator_core.runtime.html import html_table
 from percolator_core.schema.types import column_type, shown
 
 DEFAULT_TABLETS: Final = 16
 
-MOST_COLUMNS: Final = 1000
-"""A typed table has at most this many columns, because a row is written and removed as a whole."""
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The unfinished change of a column's type: another column is filled from the column ``source``.
+
+    ``nullable`` is True if the column may be null after the change. If it may not, ``if_null`` is the encoded
+    value that replaces null, and the later `Column.default`; if that is None too, null is refused.
+    """
+
+    source: str
+    nullable: bool
+    if_null: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a typed table.
 
-    ``type`` names a type of `percolator_core.schema.types`. ``stored`` is the column's name in the store. A
-    stored name never changes and is never used for another column, so a rename changes no data. ``missing``
-    is the encoded value that the column has in a row without a cell: None for null, or the default of a
-    column that was added to a table with rows.
+    ``type`` names a type of `percolator_core.schema.types`. ``stored`` is the column's name in the store,
+    which never changes and is never used for another column. ``missing`` is the encoded value of a row
+    without a cell: None for null, or the default of a column that was added to a table with rows. ``default``
+    is the encoded value of the cell that a new row gets if the writer gives none. A column with ``copy`` is
+    internal: no program reads it until all rows are copied. Then it replaces the column ``copy.source``.
     """
 
     name: str
@@ -35,6 +44,8 @@ class Column:
     nullable: bool = False
     stored: str = ""
     missing: bytes | None = None
+    default: bytes | None = None
+    copy: Copy | None = None
 
     def __post_init__(self) -> None:
         if not self.stored:
@@ -64,11 +75,16 @@ class RangeRule:
 
 @dataclass(frozen=True, slots=True)
 class IndexRule:
-    """An index of ``column``, in the table ``table``; a unique index allows each value once."""
+    """An index of ``column``, in the table ``table``; a unique index allows each value once.
+
+    Every snapshot from the timestamp ``complete_from`` on finds all entries. None means that the index is
+    being built: writers keep its entries, and no select uses it.
+    """
 
     column: str
     unique: bool
     table: str
+    complete_from: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +104,12 @@ class BaseRule:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The location and the folder in it."""
+        """Location and folder."""
         return self.location, self.folder
+
+    def agrees_with(self, other: BaseRule | None) -> bool:
+        """Return True if the other rule differs at most in the folder, which each table has for itself."""
+        return other is not None and replace(other, folder=self.folder) == self
 
 
 @dataclass(frozen=True)
@@ -136,17 +156,66 @@ class TableDefinition:
         """The columns outside the key."""
         return tuple(column for column in self.columns if column.name not in self.key)
 
+    @cached_property
+    def copies(self) -> tuple[Column, ...]:
+        """The internal columns of unfinished changes of types."""
+        return tuple(column for column in self.columns if column.copy is not None)
+
+    @cached_property
+    def defaults(self) -> dict[str, bytes]:
+        """The cells of a new row for which the writer gives no value, by column."""
+        return {column.name: column.default for column in self.columns if column.default is not None}
+
+    @cached_property
+    def shown_columns(self) -> tuple[Column, ...]:
+        """The columns that programs see: all but `copies`."""
+        return tuple(column for column in self.columns if column.copy is None)
+
+    @cached_property
+    def shown_indexes(self) -> tuple[IndexRule, ...]:
+        """The indexes of the columns that programs see."""
+        return tuple(rule for rule in self.indexes if self.by_name[rule.column].copy is None)
+
     def column(self, name: str) -> Column:
-        """Return the column. Raises UnknownColumn with a list of the columns."""
+        """Return a column that programs see. Raises UnknownColumn with a list of the columns."""
         found = self.by_name.get(name)
-        if found is None:
-            names = ", ".join(self.by_name) or "none, because it is not typed"
+        if found is None or found.copy is not None:
+            names = ", ".join(one.name for one in self.shown_columns) or "none, because it is not typed"
             raise UnknownColumn(f"{self.name} has no column {shown(name)}: it has {names}")
         return found
+
+    def _repr_html_(self) -> str:
+        """Show the columns of a typed table, or the settings of a raw one, in a notebook."""
+        title = f"table {self.name}: {self.tablets} tablets"
+        if not self.is_typed:
+            return html_table(["notify-only columns"], [[name] for name in self.notify_only], f"{title}, raw")
+        rules = {rule.column: "unique" if rule.unique else "index" for rule in self.indexes}
+        rows: list[list[object]] = [
+            [one.name, one.type, "key" if one.name in self.key else rules.get(one.name, ""), one.nullable]
+            for one in self.columns
+        ]
+        rows += [[name, "", "notify-only", ""] for name in self.notify_only]
+        return html_table(["column", "type", "role", "may be null"], rows, title)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+class TableDefinitions(list[TableDefinition]):
+    """Definitions of tables, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = ["table", "tablets", "key", "columns", "notify-only", "base"]
+        return html_table(columns, map(_summary, self))
+
+
+def _summary(one: TableDefinition) -> list[object]:
+    names = [", ".join(some) for some in (one.key, one.by_name, one.notify_only)]
+    base = "" if one.base is None else one.base.location
+    return [one.name, one.tablets, *(names if one.is_typed else ["row", "any", names[2]]), base]
 
 
 def count_tablets(hashes: Sequence[HashRule], ranges: RangeRule | None) -> int:
@@ -157,8 +226,7 @@ def count_tablets(hashes: Sequence[HashRule], ranges: RangeRule | None) -> int:
 def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefinition:
     """Return the definition of the table of an index (`percolator_core.tables.indexes`).
 
-    Raises:
-        ConfigurationError: the column does not exist, is part of the key, or has a type without an order.
+    Raises ConfigurationError if the column does not exist, is part of the key, or has no order.
     """
     where = f"table {definition.name!r}, index of {rule.column!r}"
     column = definition.by_name.get(rule.column)
@@ -176,16 +244,16 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
         )
     # The index uses stored names, and its columns are found by position, so a rename does not change it.
     value = Column(column.stored, column.type)
-    others: tuple[Column, ...]
+    columns: tuple[Column, ...]
     if rule.unique:
-        others = (Column("row" if value.name != "row" else "row_", "bytes"),)
+        columns = value, Column("row" if value.name != "row" else "row_", "bytes")
     else:
-        others = tuple(Column(one.stored, one.type) for one in definition.key_columns)
+        columns = value, *(Column(one.stored, one.type) for one in definition.key_columns)
     return TableDefinition(
         rule.table,
         definition.tablets,
-        columns=(value, *others),
-        key=(value.name,) if rule.unique else (value.name, *(one.name for one in others)),
+        columns=columns,
+        key=(value.name,) if rule.unique else tuple(one.name for one in columns),
         hashes=(HashRule((value.name,), definition.tablets),),
         index_of=definition.name,
     )
@@ -196,6 +264,13 @@ def to_json(definition: TableDefinition) -> dict[str, Any]:
     found: dict[str, Any] = _plain(asdict(definition))
     if definition.base is None:
         del found["base"]
+    # A program that does not know these fields can read the definition while they are not in use.
+    for column in found["columns"]:
+        for name in [name for name in ("default", "copy") if column[name] is None]:
+            del column[name]
+    for rule in found["indexes"]:
+        if rule["complete_from"] == 0:
+            del rule["complete_from"]
     if not definition.is_typed:
         return {name: found[name] for name in ("name", "tablets", "notify_only", "base") if name in found}
     return found
@@ -226,7 +301,8 @@ def from_json(found: dict[str, Any]) -> TableDefinition:
             tuple(ranges["numbers"]),
         ),
         indexes=tuple(
-            IndexRule(rule["column"], rule["unique"], rule["table"]) for rule in found.get("indexes", ())
+            IndexRule(rule["column"], rule["unique"], rule["table"], rule.get("complete_from", 0))
+            for rule in found.get("indexes", ())
         ),
         retired=tuple(found.get("retired", ())),
         index_of=found.get("index_of", ""),
@@ -235,114 +311,12 @@ def from_json(found: dict[str, Any]) -> TableDefinition:
 
 
 def _column_from_json(found: dict[str, Any]) -> Column:
-    missing = found["missing"]
-    return Column(**{**found, "missing": None if missing is None else bytes.fromhex(missing)})
+    copy = found.get("copy")
+    if copy is not None:
+        copy = Copy(copy["source"], copy["nullable"], _bytes(copy["if_null"]))
+    missing, default = _bytes(found["missing"]), _bytes(found.get("default"))
+    return Column(**{**found, "missing": missing, "default": default, "copy": copy})
 
 
-def check_definition(definition: TableDefinition) -> None:
-    """Check that a table can have this definition.
-
-    Raises:
-        ConfigurationError: the table cannot have it; the message names the table, the fault and the remedy.
-        TypeError: ``tablets`` is no int, or a name is not str.
-    """
-    where = f"table {definition.name!r}"
-    try:
-        check_name("table name", definition.name)
-        for name in definition.notify_only:
-            encode_column(name)
-        for column in definition.columns:
-            check_name("typed table's column name", column.name)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
-    if not isinstance(definition.tablets, int):
-        raise TypeError(f"tablets is int, not {type(definition.tablets).__name__}")
-    if definition.is_typed:
-        _check_columns(definition, where)
-        _check_partition(definition, where)
-    if not 1 <= definition.tablets <= MAX_TABLETS:
-        raise ConfigurationError(f"{where}: tablets is 1 to {MAX_TABLETS}, not {definition.tablets}")
-
-
-def _check_columns(definition: TableDefinition, where: str) -> None:
-    if len(definition.columns) > MOST_COLUMNS:
-        raise ConfigurationError(
-            f"{where} has {len(definition.columns)} columns, and may have {MOST_COLUMNS}"
-        )
-    for names in (
-        (column.name for column in definition.columns),
-        (*(column.stored for column in definition.columns), *definition.retired),
-        definition.key,
-    ):
-        twice = _repeated(names)
-        if twice:
-            raise ConfigurationError(f"{where} has the column {twice!r} twice: leave one out")
-    both = set(definition.by_name) & set(definition.notify_only)
-    if both:
-        raise ConfigurationError(f"{where}: {min(both)!r} holds data, so it cannot be notify-only")
-    if not definition.key:
-        raise ConfigurationError(f"{where} has no key: declare a column as PrimaryKey[…]")
-    for name in (*definition.key, *(rule.column for rule in definition.indexes)):
-        if name not in definition.by_name:
-            raise ConfigurationError(
-                f"{where} has no column {name!r}: it has {', '.join(definition.by_name)}"
-            )
-    for column in definition.columns:
-        _check_column(definition, column, where)
-
-
-def _check_column(definition: TableDefinition, column: Column, where: str) -> None:
-    try:
-        kind = column_type(column.type)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}, column {column.name!r}: {error}") from None
-    if column.name in definition.key and (column.nullable or not kind.has_order):
-        why = "may be null" if column.nullable else f"is {kind.name}, which has no order"
-        raise ConfigurationError(f"{where}: {column.name!r} {why}, so it cannot be in the key")
-
-
-def _check_partition(definition: TableDefinition, where: str) -> None:
-    hashed = [name for rule in definition.hashes for name in rule.columns]
-    ranged = [definition.ranges.column] if definition.ranges else []
-    for name in (*hashed, *ranged):
-        if name not in definition.key:
-            raise ConfigurationError(
-                f"{where}: a partition rule uses {name!r}, which is no column of the key: "
-                f"the key is {', '.join(definition.key)}"
-            )
-    for rule in definition.hashes:
-        _check_hash(rule, where)
-    twice = _repeated(hashed)
-    if twice:
-        raise ConfigurationError(f"{where}: {twice!r} is hashed twice: name it in one Hash(…)")
-    if definition.ranges is not None:
-        _check_range(definition.ranges, where)
-    if not definition.hashes and definition.ranges is None:
-        raise ConfigurationError(f"{where} has no partition rule: give it a Hash(…) or a Range(…)")
-    made = count_tablets(definition.hashes, definition.ranges)
-    if definition.tablets != made:
-        raise ConfigurationError(f"{where}: the rules make {made} tablets, not {definition.tablets}")
-
-
-def _check_hash(rule: HashRule, where: str) -> None:
-    if not rule.columns:
-        raise ConfigurationError(f"{where}: a Hash(…) names no column: name columns of the key")
-    if isinstance(rule.buckets, bool) or not isinstance(rule.buckets, int):
-        raise TypeError(f"buckets is int, not {type(rule.buckets).__name__}")
-    if not 1 <= rule.buckets <= MAX_TABLETS:
-        raise ConfigurationError(f"{where}: buckets is 1 to {MAX_TABLETS}, not {rule.buckets}")
-
-
-def _check_range(rule: RangeRule, where: str) -> None:
-    if list(rule.splits) != sorted(set(rule.splits)):
-        raise ConfigurationError(
-            f"{where}: the splits of Range({rule.column!r}) do not ascend: put them in order, each once"
-        )
-    if sorted(rule.numbers) != list(range(len(rule.splits) + 1)):
-        raise ConfigurationError(
-            f"{where}: the ranges of {rule.column!r} must have the numbers 0 to {len(rule.splits)}, each once"
-        )
-
-
-def _repeated(names: Iterable[str]) -> str | None:
-    return next((name for name, count in Counter(names).items() if count > 1), None)
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)

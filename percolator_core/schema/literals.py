@@ -32,7 +32,6 @@ _WORD: Final = re.compile(r"[\w.]+")
 RESERVED: Final = frozenset(("and", "or", "not", "in", "between", "is", "null", "like", "true", "false"))
 """Words of the filter language; a column with such a name needs double quotes."""
 
-_NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 _BEFORE: Final = 40
 _BEHIND: Final = 30
 
@@ -102,7 +101,7 @@ def _float(text: str) -> float:
 
 
 def _no_number(text: str) -> float:
-    if text.lower() not in _NO_NUMBERS:
+    if text.lower() not in {"nan", "inf", "-inf"}:
         raise ValueError("a number needs no quotes")
     return float(text)
 
@@ -154,16 +153,11 @@ _WRITTEN: Final[Mapping[str, str]] = {
 
 
 def read(kind: ColumnType, token: Token) -> Any:
-    """Return the value of a token for a column of that type.
-
-    Raises:
-        ValueError: the token is no value of the type; the message describes the column's values.
-    """
-    family = "decimal" if kind.digits else kind.name
+    """Return the value of a token for a column of that type. Raises ValueError if it is no such value."""
     try:
-        return _READERS[family, token.kind](token.text)
+        return _READERS[kind.family, token.kind](token.text)
     except (KeyError, ValueError, ArithmeticError):
-        raise ValueError(f"is {kind.name}, so its values are {_WRITTEN[family]}, not {token}") from None
+        raise ValueError(f"is {kind.name}, so its values are {_WRITTEN[kind.family]}, not {token}") from None
 
 
 def name(column: str) -> str:
@@ -173,8 +167,7 @@ def name(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
-def quoted(text: str) -> str:
-    """Return a text as part of a filter, in single quotes."""
+def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -187,9 +180,9 @@ def literal(value: Any) -> str:
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     if isinstance(value, str):
-        return quoted(value)
+        return _quoted(value)
     if isinstance(value, datetime | date):
-        return quoted(value.isoformat())
+        return _quoted(value.isoformat())
     text = str(value) if isinstance(value, Decimal | UUID) else shown(value)
     is_plain = isinstance(value, int | float | Decimal) and _PLAIN_NUMBER.fullmatch(text)
-    return text if is_plain else quoted(text)
+    return text if is_plain else _quoted(text)

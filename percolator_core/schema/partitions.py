@@ -18,8 +18,7 @@ MOST_COMBINATIONS: Final = 1000
 """The limit of combinations of values for one hash rule. Above the limit, the rule excludes no tablets."""
 
 MOST_RANGES: Final = 1000
-"""The limit of key ranges of a predicate. If the values of a key column would lead to more ranges, one range
-covers all values of this column."""
+"""The limit of key ranges of a predicate. Above it, one range covers all values of a key column."""
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -77,8 +76,8 @@ class Partition:
 
     def tablets_of_range(self, value: bytes) -> range:
         """Return the tablets of the range that contains an encoded value."""
-        _, rule = self._range_rule
-        number = _range_number(rule, value)
+        assert self._ranges is not None
+        number = _range_number(self._ranges[1], value)
         return range(number * self.buckets, (number + 1) * self.buckets)
 
     def row_on_each_side(
@@ -88,7 +87,8 @@ class Partition:
 
         ``rows`` yields the rows from an inclusive lower to an exclusive upper bound; None means no bound.
         """
-        position, _ = self._range_rule
+        assert self._ranges is not None
+        position, _ = self._ranges
         if position == 0:
             bound, _ = self._codec.bounds((), low=value)
             return next(rows(b"", bound), None), next(rows(bound, None), None)
@@ -101,11 +101,6 @@ class Partition:
             if below is not None and above is not None:
                 break
         return below, above
-
-    @property
-    def _range_rule(self) -> tuple[int, RangeRule]:
-        assert self._ranges is not None
-        return self._ranges
 
     def _bucket(self, positions: tuple[int, ...], parts: Sequence[bytes], seed: int) -> int:
         """Hash some parts of the key. The whole key is hashed like the row of a raw table."""

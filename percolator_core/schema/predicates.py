@@ -150,9 +150,7 @@ def col(column: object) -> ColumnExpression:
     """Return ``column``, with the type that type checkers need: ``col(Document.page_rank) > 0.5``.
 
     For a type checker ``Document.page_rank`` has the type of the field, without ``in_`` and possibly without
-    ``>``.
-
-    Raises TypeError unless ``column`` is a column of a model.
+    ``>``. Raises TypeError unless ``column`` is a column of a model.
     """
     if not isinstance(column, ColumnExpression):
         raise TypeError(f"{shown(column)} is no column of a model: give one, such as Document.page_rank")
@@ -204,8 +202,8 @@ class Group:
         if self.how == "not":
             found = self.parts[0].holds(cells)
             return None if found is None else not found
-        settled, result = self.how == "or", self.how == "and"
-        answer: bool | None = result
+        settled = self.how == "or"
+        answer: bool | None = not settled
         for part in self.parts:
             found = part.holds(cells)
             if found is settled:
@@ -353,8 +351,8 @@ def _narrowed(bounds: Bounds, test: Test) -> Bounds | None:
 class Program:
     """A bound predicate in the form of arguments: `scripts/select.lua` takes them after the selected columns.
 
-    ``columns`` is the number of cells that the predicate reads in each row. ``tests`` is the number of tests
-    and connectives. The two numbers determine the time that a row takes.
+    ``columns`` is the number of cells that the predicate reads in each row, ``tests`` the number of its tests
+    and connectives. Both determine the time that a row takes.
     """
 
     arguments: tuple[bytes | int, ...]
@@ -380,8 +378,7 @@ def program(bound: Bound | None, definition: TableDefinition) -> Program:
     numbers |= {name: number for number, name in enumerate(definition.key, len(cells) + 1)}
     arguments: list[bytes | int] = [len(widths), *widths, len(cells)]
     for column in cells:
-        default = column.missing
-        arguments += (column.stored.encode(), b"" if default is None else b"=" + default)
+        arguments += (column.stored.encode(), b"" if column.missing is None else b"=" + column.missing)
     tests = list(_in_prefix_order(bound, numbers))
     arguments += [one for test in tests for one in test]
     return Program(tuple(arguments), len(cells), len(tests))

@@ -32,9 +32,7 @@ class KeyCodec:
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return the row key of the values of all key columns, in the order of the key.
 
-        Raises:
-            TypeError, ValueError: a value is not of its column's type; the message begins with the column.
-            ValueError: the number of values is not the number of key columns.
+        Raises TypeError or ValueError if a value is not of its column's type, or their number is wrong.
         """
         if len(values) != len(self._types):
             raise ValueError(f"the key is ({', '.join(self.columns)}), but {len(values)} values are given")
@@ -52,11 +50,7 @@ class KeyCodec:
         )
 
     def split(self, row: bytes) -> list[bytes]:
-        """Return the encoded values of a row key; `join` is the inverse.
-
-        Raises:
-            ValueError: ``row`` is no key of this table.
-        """
+        """Return the encoded values of a row key. Raises ValueError if ``row`` is no key of this table."""
         last = len(self._types) - 1
         parts: list[bytes] = []
         at = 0
@@ -99,10 +93,7 @@ class KeyCodec:
         return describe_key(dict(zip(self.columns, values, strict=True)))
 
     def bounds(
-        self,
-        equal: Sequence[bytes],
-        low: bytes | None = None,
-        high: bytes | None = None,
+        self, equal: Sequence[bytes], low: bytes | None = None, high: bytes | None = None
     ) -> tuple[bytes, bytes | None]:
         """Return the inclusive lower and the exclusive upper bound of the keys that begin with ``equal``.
 
@@ -118,11 +109,11 @@ class KeyCodec:
         if high is None:
             return start, least_above(front)
         last = front + self._open(behind, high)
-        if behind == len(self._types) - 1 and self._types[behind].width is None:
+        if self._types[behind].width is not None:
+            return start, least_above(last)
+        if behind == len(self._types) - 1:
             return start, last + b"\x00"
-        if self._types[behind].width is None:
-            last += END
-        return start, least_above(last)
+        return start, least_above(last + END)
 
     def _open(self, position: int, part: bytes) -> bytes:
         """Return a value as part of a key, without the end mark."""

@@ -50,10 +50,10 @@ MOST_SHOWN: Final = 80
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_FIRST_TIME: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LAST_TIME: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_INT64: Final = 1 << 63
-_NAN: Final = 0x7FF8 << 48
+FIRST_TIME: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LAST_TIME: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+SIGN: Final = 1 << 63
+NAN: Final = 0x7FF8 << 48
 # Each type has one spelling, because definitions are compared as text.
 _DECIMAL: Final = re.compile(r"decimal\((0|[1-9][0-9]{0,3}),(0|[1-9][0-9]{0,3})\)")
 _DOUBLE: Final = struct.Struct(">d")
@@ -66,10 +66,10 @@ class ColumnType:
     """The conversion between the values of a column and bytes.
 
     ``encode`` raises TypeError for a value of another type, and ValueError for a value that does not fit.
-    ``decode`` takes the bytes that ``encode`` returned. For other bytes it raises ValueError or
+    ``decode`` takes the bytes that ``encode`` returned; for other bytes it raises ValueError or
     OverflowError, or returns any value. ``width`` is the length of every encoded value, None if lengths
-    differ. ``has_order`` is False if values cannot be compared; then no key contains such a column. A decimal
-    has ``digits`` digits, ``places`` of them after the point.
+    differ. A type without ``has_order`` is in no key. A decimal has ``digits`` digits, ``places`` of them
+    after the point.
     """
 
     name: str
@@ -80,13 +80,14 @@ class ColumnType:
     digits: int = 0
     places: int = 0
 
+    @property
+    def family(self) -> str:
+        """The name without digits and places."""
+        return "decimal" if self.digits else self.name
+
 
 def encode_value(column: str, encode: Callable[[Any], bytes], value: Any) -> bytes:
-    """Return the bytes of a column's value.
-
-    Raises:
-        TypeError, ValueError: as `ColumnType.encode`; the message begins with the column.
-    """
+    """Return the bytes of a column's value. Raises as `ColumnType.encode`, with the column in the message."""
     try:
         return encode(value)
     except (TypeError, ValueError) as error:
@@ -114,14 +115,14 @@ def _encode_bool(value: Any) -> bytes:
 
 def _encode_int(value: Any) -> bytes:
     _expect(value, int, "int")
-    if not -_INT64 <= value < _INT64:
+    if not -SIGN <= value < SIGN:
         raise ValueError(f"{shown(value)} does not fit into 64 bits")
-    return _WORD.pack(value + _INT64)
+    return _WORD.pack(value + SIGN)
 
 
 def _decode_int(found: bytes) -> int:
     word: int = _WORD.unpack(found)[0]
-    return word - _INT64
+    return word - SIGN
 
 
 def _encode_float(value: Any) -> bytes:
@@ -132,13 +133,13 @@ def _encode_float(value: Any) -> bytes:
     except OverflowError:
         raise ValueError(f"{shown(value)} does not fit into a float") from None
     # ``or 0.0`` turns -0.0 into 0.0.
-    word: int = _NAN if math.isnan(number) else _WORD.unpack(_DOUBLE.pack(number or 0.0))[0]
-    return _WORD.pack(word ^ (_INT64 if not word & _INT64 else _INT64 * 2 - 1))
+    word: int = NAN if math.isnan(number) else _WORD.unpack(_DOUBLE.pack(number or 0.0))[0]
+    return _WORD.pack(word ^ (SIGN if not word & SIGN else SIGN * 2 - 1))
 
 
 def _decode_float(found: bytes) -> float:
     word: int = _WORD.unpack(found)[0]
-    number: float = _DOUBLE.unpack(_WORD.pack(word ^ (_INT64 if word & _INT64 else _INT64 * 2 - 1)))[0]
+    number: float = _DOUBLE.unpack(_WORD.pack(word ^ (SIGN if word & SIGN else SIGN * 2 - 1)))[0]
     return number
 
 
@@ -153,8 +154,7 @@ def _encode_str(value: Any) -> bytes:
 
 def _encode_bytes(value: Any) -> bytes:
     _expect(value, bytes, "bytes")
-    same: bytes = value
-    return same
+    return value  # type: ignore[no-any-return]
 
 
 def _encode_datetime(value: Any) -> bytes:
@@ -162,7 +162,7 @@ def _encode_datetime(value: Any) -> bytes:
     if value.utcoffset() is None:
         raise ValueError(f"{value} has no time zone: give an aware datetime")
     microseconds = (value - _EPOCH) // _MICROSECOND
-    if not _FIRST_TIME <= microseconds <= _LAST_TIME:
+    if not FIRST_TIME <= microseconds <= LAST_TIME:
         raise ValueError(f"{value} is not within the years 1 to 9999 in UTC")
     return _encode_int(microseconds)
 
@@ -183,8 +183,7 @@ def _decode_date(found: bytes) -> date:
 
 def _encode_uuid(value: Any) -> bytes:
     _expect(value, UUID, "UUID")
-    found: bytes = value.bytes
-    return found
+    return value.bytes  # type: ignore[no-any-return]
 
 
 def _encode_json(value: Any) -> bytes:

@@ -4,6 +4,12 @@ Each script is one file. Its header is a contract: ``uses`` names the shared par
 in front of the script. ``KEYS`` and ``ARGV`` describe the arguments, and ``reply`` describes the reply. A
 server whose memory is full runs only scripts with a ``flags`` line. The flag is ``allow-oom`` if the script
 finishes or cleans up work that was begun, and so frees memory. It is ``no-writes`` if the script only reads.
+
+Unless a header says otherwise, ``start`` is the bound to go on from, ``-`` at first, and ``resume`` the next
+bound, empty at the end. ``base`` is the reference of the tablet's base, empty without a base. ``version`` is
+that of the table, and ``observers`` are those of the table. ``position`` is that of a cell's tag, from 1.
+``deadline`` is that of a lease, and ``before`` the deadline before its last renewal. ``mode`` is "strong" or
+"weak". ``start_ts`` is that of the run or transaction.
 """
 
 from __future__ import annotations

@@ -5,19 +5,15 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    since, at, start, most_rows, most_bytes
---             since: cells that did not change after this timestamp are left out, 0 leaves out none; start: the bound
---             to go on from, "-" at first
+--             since: cells that did not change after this timestamp are left out, 0 leaves out none
 --   reply   {"too old"} | {"rows", resume, base, (row, cells, later) …}
---             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without a
---             base; cells: {column, version, …}, deletions included; later: acknowledgements with versions above `at`
+--             cells: {column, version, …}, deletions included; later: acknowledgements with versions above `at`
 
 local tag, since, at, from = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local limit, budget = tonumber(ARGV[4]), tonumber(ARGV[5])
 local too_old, base = is_too_old(tag, since > 0 and math.min(since, at) or at)
 if too_old then return {'too old'} end
 
--- Each field counts as this many bytes more than its name and value, for the time that it takes to read any field.
-local FIELD = 32
 local size = 0
 
 local function cells_of(row)

@@ -6,8 +6,7 @@
 --             since: 0 for every row that ever existed; start, stop: bounds as ZRANGEBYLEX takes them; most_rows: limit
 --             of the rows to look at
 --   reply   {"too old"} | {"rows", resume, base, (row, commit_ts) …}
---             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without
---             one: rows that did not change after the safe point may be only there; commit_ts: of the row's newest
+--             base: rows that did not change after the safe point may be only there; commit_ts: of the row's newest
 --             change up to `at`, "" if a lock is in the way: the caller resolves it and asks again
 
 local tag, since, at, from, to = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -15,9 +14,8 @@ local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
 local too_old, base = is_too_old(tag, since > 0 and math.min(since, at) or at)
 if too_old then return {'too old'} end
 
-local columns, fields = {}, {}
+local fields = {}
 for i = 7, #ARGV do
-  columns[#columns + 1] = ARGV[i]
   fields[#fields + 1] = 'c' .. ARGV[i]
   fields[#fields + 1] = 'l' .. ARGV[i]
 end
@@ -26,21 +24,18 @@ local size = 0
 
 -- Return the commit timestamp of a row's newest change up to `at`, and true if a lock may add another change.
 local function newest_change(row)
-  local newest = 0
-  for first = 1, #fields, 2000 do
-    local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
-    for i = 1, #found, 2 do
-      local version, lock = found[i], found[i + 1]
-      if lock and lock_start(lock) < at then return 0, true end
-      if version then
-        size = size + #version
-        local commit_ts = version_times(version)
-        if commit_ts > at then
-          version = version_at(tag, row, columns[(first + i) / 2], version, at)
-          commit_ts = version and version_times(version) or 0
-        end
-        newest = math.max(newest, commit_ts)
+  local newest, found = 0, read_fields(tag .. 'r:' .. row, fields)
+  for i = 1, #found, 2 do
+    local version, lock = found[i], found[i + 1]
+    if lock and lock_start(lock) < at then return 0, true end
+    if version then
+      size = size + #version
+      local commit_ts = version_times(version)
+      if commit_ts > at then
+        version = version_at(tag, row, string.sub(fields[i], 2), version, at)
+        commit_ts = version and version_times(version) or 0
       end
+      newest = math.max(newest, commit_ts)
     end
   end
   return newest, false

@@ -3,8 +3,6 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    observer, mode, row, column, deadline, before, start_ts
---             mode: "strong" or "weak"; deadline: of the lease; before: the deadline before its last renewal; start_ts: of
---             the run
 --   reply   "cleared" | "kept"
 
 local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]

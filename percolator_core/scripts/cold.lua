@@ -3,14 +3,12 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    before, start, most_rows, most_bytes, observers …
---             before: a row with a version newer than this timestamp stays; start: the bound to go on from, "-" at
---             first; observers: those of the tablet's table
+--             before: a row with a version newer than this timestamp stays
 --   reply   {resume, stamp, has_garbage, columns, keys, versions, rows, cells}
---             resume: the bound to go on from, "" at the end; stamp: for evict.lua; has_garbage: 1 if a row, or a part of
---             one, has to stay now but could move after a garbage collection, otherwise 0; columns: a list of column
---             names; keys, versions: two strings, the joined keys and the joined versions of the rows that have no
---             lock, no older versions, and no cell that is dirty or in quarantine; versions of acknowledgements are
---             left out
+--             stamp: for evict.lua; has_garbage: 1 if a row, or a part of one, has to stay now but could move after a
+--             garbage collection, otherwise 0; columns: a list of column names; keys, versions: two strings, the
+--             joined keys and the joined versions of the rows that have no lock, no older versions, and no cell that
+--             is dirty or in quarantine; versions of acknowledgements are left out
 --             rows: three numbers for each row, as >I4: the length of its key, the number of its cells, and the number
 --             of its fields, which is 0 if some of its fields do not leave with the cells
 --             cells: two numbers for each cell, as >I4: the place of its column in the list, from 0, and the length of
@@ -21,8 +19,6 @@ local call, unpack_number = redis.call, struct.unpack
 local tag, before, from, limit, budget = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local observers = busy_observers(tag, {unpack(ARGV, 5)})
 local is_watched, size, has_garbage = #observers > 0, 0, 0
--- A field counts as this many bytes in addition to its name and value, because each field takes some time to read.
-local FIELD = 32
 
 -- A cache. For each field: the place of its column, as the upper half of a number; false for a field that is no cell.
 local columns = {}

@@ -5,10 +5,9 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    start, most_rows, safe_point, observers …
---             start: the bound to go on from, "-" at first; safe_point: the caller has resolved all locks up to it;
---             observers: of the tablet's table
+--             safe_point: the caller has resolved all locks up to it
 --   reply   {resume, versions, rows}
---             resume: the bound to go on from, "" at the end; versions, rows: how many were dropped
+--             versions, rows: how many were dropped
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- The lower of two safe points counts, the tablet's and the caller's. The tablet's is higher if another collector has
@@ -27,7 +26,7 @@ local looked, unfinished = 0, false
 -- Drop the versions of a column that no snapshot at or above the safe point can see. These are all versions at or below
 -- the safe point, except the newest of them. `older` is the number of older versions of the row.
 local function trim_history(row, column, newest, older)
-  local key, prefix = tag .. 'v:' .. row, history_prefix(column)
+  local key, prefix = tag .. 'v:' .. row, pack_column(column)
   local above = '(' .. prefix .. struct.pack('>I8', safe + 1)
   local seen = newest and version_times(newest) <= safe
   if not seen then

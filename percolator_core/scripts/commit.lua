@@ -4,8 +4,7 @@
 --   KEYS    tags …, [oracle]
 --             oracle: only for the primary, and only if the same server has it
 --   ARGV    role, start_ts, commit_ts, cells (position, row, column, kind) …
---             role: "primary": the first cell is the transaction's primary, and its lock decides; or "secondaries";
---             position: of the cell's tag, from 1
+--             role: "primary": the first cell is the transaction's primary, and its lock decides; or "secondaries"
 --   reply   {"committed", commit_ts} | {"rolled back"} | {"too old"} | {"failed over"}
 --             only a call for the primary can be refused. "too old": its lock is gone, and its version, if there was
 --             one, may have been removed by garbage collection or by a drop of the table; "failed over": the

@@ -30,7 +30,7 @@ local function is_idle(row, cells, column, older)
   local version = cells['c' .. column]
   if version_times(version) > before or cells['l' .. column] or is_dirty(tag, row, column, observers) then return false end
   -- A cell with older versions stays until garbage collection has removed them: the newest version goes last.
-  local prefix = history_prefix(column)
+  local prefix = pack_column(column)
   return older == 0 or #redis.call('ZRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix, '(' .. prefix .. string.rep('\255', 9),
     'LIMIT', 0, 1) == 0
 end

@@ -10,7 +10,7 @@ local tag, row, column, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most = tonumber(ARGV[4])
 local newest = redis.call('HGET', tag .. 'r:' .. row, 'c' .. column)
 if not newest then return {} end
-local prefix = history_prefix(column)
+local prefix = pack_column(column)
 local reply = {string.sub(newest, 1, most)}
 local older = redis.call('ZREVRANGEBYLEX', tag .. 'v:' .. row,
   '(' .. prefix .. string.rep('\255', 9), '[' .. prefix, 'LIMIT', 0, limit - 1)

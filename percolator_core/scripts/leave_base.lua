@@ -5,7 +5,7 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    manifest, version, safe_point
---             manifest: the valid one; version: of the table; safe_point: from after the last row was restored
+--             manifest: the valid one; safe_point: from after the last row was restored
 --   reply   "left" | "changed"
 
 local meta = KEYS[1] .. 'meta'

@@ -4,7 +4,6 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, mode, column, rows …
---             mode: "strong" or "weak"
 --   reply   {"marked", count} | {"not observed"}
 --             count: cells that were not dirty; "not observed": the active chain has no such observer
 

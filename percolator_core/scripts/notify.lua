@@ -3,8 +3,8 @@
 --   uses    clock, layout, dirty
 --   KEYS    tags …
 --   ARGV    cells (position, row, column, kind, value) …, versions
---             position: that of the cell's tag, from 1; value: names the observers for which the notification is a
---             boost; versions: those of the tables, one for each tag, joined by commas
+--             value: names the observers for which the notification is a boost; versions: those of the tables, one for
+--             each tag, joined by commas
 --   reply   "notified" | "changed"
 --             "changed": a table has another version
 

@@ -4,8 +4,7 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, row, column, delay_ms, attempt, deadline, before
---             attempt: "failed" adds one to the failed attempts, "unharmed" does not; deadline: of the lease; before:
---             the deadline before its last renewal
+--             attempt: "failed" adds one to the failed attempts, "unharmed" does not
 --   reply   failed attempts so far
 
 local tag, observer = KEYS[1], ARGV[1]

@@ -5,8 +5,8 @@
 --             oracle: only if the same server has it; "both" needs it
 --   ARGV    role, start_ts, cells (position, row, column, kind, value) …, [lock (ttl_ms, owner, primary)], versions
 --             role: "both" if the call covers everything, "primary" if its first cell is the transaction's primary,
---             "secondaries" if it is another part; position: that of the cell's tag, from 1; lock: left out if the role
---             is "both"; versions: those of the tables, one for each tag, joined by commas
+--             "secondaries" if it is another part; lock: left out if the role is "both"; versions: those of the tables,
+--             one for each tag, joined by commas
 --   reply   {"prewritten"} | {"committed", commit_ts} | {"newer commit", cell} | {"locked", cell, lock}
 --           | {"rolled back", cell} | {"too old"} | {"changed"} | {"failed over"}
 --             cell: the position, from 0, of the cell that refuses; "rolled back": the primary has a tombstone;
@@ -119,7 +119,7 @@ if both then
       published[written + 2] = pack_version(commit_ts, kind, start_ts, ARGV[i + 4])
       written = written + 2
       if newest[i] then
-        moved[older + 1], moved[older + 2] = '0', history_prefix(column) .. newest[i]
+        moved[older + 1], moved[older + 2] = '0', pack_column(column) .. newest[i]
         older = older + 2
       end
     end

@@ -3,8 +3,6 @@
 --   uses    clock, layout, dirty
 --   KEYS    tag
 --   ARGV    observer, mode, row, column, deadline, before, start_ts, record
---             mode: "strong" or "weak"; deadline: of the lease; before: the deadline before its last renewal; start_ts: of
---             the run
 --   reply   "quarantined" | "kept"
 
 local tag, observer, row, column = KEYS[1], ARGV[1], ARGV[3], ARGV[4]

@@ -4,7 +4,7 @@
 --   KEYS    tag
 --   ARGV    at, row, columns …
 --   reply   {"too old"} | {"cells", base, cell …}
---             base: the reference of the tablet's base, "" without a base: the base may have a cell that is not here
+--             base: it may have a cell that is not here
 --             cell: {version}, {} where there is none, or {nil, lock} if a lock blocks the read
 
 local tag, at, row = KEYS[1], tonumber(ARGV[1]), ARGV[2]

@@ -1,7 +1,7 @@
 """Decodes the replies of the scripts, except the reply of a prewrite, which `calls` decodes.
 
-Only these two modules know the codes in the replies, such as ``committed``. The header of each script
-explains its codes.
+Only these two modules know the codes in the replies, such as ``committed``. The header of each script, and
+`percolator_core.scripts`, explain codes and names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ def _behind(word: bytes, reply: list[Any]) -> list[Any]:
     return reply[1:]
 
 
+RECOVERED: Final = {b"recovered": True, b"same": False}
+RECORDED: Final = {b"recorded": True, b"overtaken": False}
+NOTIFIED: Final = {b"notified": True, b"changed": False}
+REFRESHED: Final = {b"refreshed": True, b"lost": False}
+CLEARED: Final = {b"cleared": True, b"kept": False}
+QUARANTINED: Final = {b"quarantined": True, b"kept": False}
+"""The replies that mean yes or no, by script."""
+
+
 class Timestamps(NamedTuple):
     """The last of the timestamps that were given out, and the number of catalog changes at that moment."""
 
@@ -27,27 +36,15 @@ class Timestamps(NamedTuple):
     epoch: bytes | None
 
 
-RECOVERED: Final = {b"recovered": True, b"same": False}
-
-
 class Defined(NamedTuple):
-    """The data format of the namespace, and the table's entry.
-
-    The entry is None if this client uses another data format.
-    """
+    """The namespace's data format, and the table's entry: None if this client uses another format."""
 
     format: bytes
     entry: bytes | None = None
 
 
-RECORDED: Final = {b"recorded": True, b"overtaken": False}
-
-
-Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
-
-
 class Collected(NamedTuple):
-    """The bound of the next step (empty at the end), and the numbers of dropped versions and rows."""
+    """A step of a garbage collection: the numbers of dropped versions and rows."""
 
     resume: bytes
     versions: int
@@ -55,10 +52,10 @@ class Collected(NamedTuple):
 
 
 class ColdRows(NamedTuple):
-    """A step of the search for cold rows. ``resume`` is the bound of the next step, empty at the end.
+    """A step of the search for cold rows, with the fields of the reply.
 
     ``stamp`` is an argument of `evict` for these rows. ``has_garbage`` is 1 if a row, or a part of a row, has
-    to stay now but could move after a garbage collection. The other fields are as in the reply.
+    to stay now but could move after a garbage collection.
     """
 
     resume: bytes
@@ -74,7 +71,7 @@ class ColdRows(NamedTuple):
 class WeighedRow(NamedTuple):
     """A row, its estimated bytes of memory, and the newest commit timestamp of its cells.
 
-    If a row has to stay in the store for now, the timestamp is 2**53, which is above all commit timestamps.
+    The timestamp is 2**53, above all commit timestamps, if the row has to stay in the store for now.
     """
 
     row: bytes
@@ -96,6 +93,8 @@ def weighed(reply: list[Any]) -> Weighed:
     return Weighed(rows, list(map(WeighedRow._make, sample)))
 
 
+Observed: TypeAlias = Literal["observed", "changed", "overtaken"]
+Written: TypeAlias = Literal["written", "changed"]
 Restored: TypeAlias = Literal["restored", "changed"]
 Left: TypeAlias = Literal["left", "changed"]
 Published: TypeAlias = Literal["published", "overtaken", "changed"]
@@ -119,28 +118,21 @@ Outcome: TypeAlias = Literal[
 ]
 
 Prewritten: TypeAlias = tuple[Outcome, int, int, bytes | None]
-"""The reply of `prewrite`: outcome, commit timestamp, and the cell that refuses the prewrite, with its lock.
+"""Outcome, commit timestamp (0 unless committed), and the position of the cell that refuses, with its lock.
 
-The timestamp is 0 unless the cells are committed. The cell is given by its position, counted from 0. The
-reply is a plain tuple, which is fast to make, because each commit decodes such a reply.
+A plain tuple, which is fast to make, because each commit decodes such a reply.
 """
 
 
 class Committed(NamedTuple):
-    """The reply of `commit`; ``commit_ts`` is 0 unless the transaction is committed."""
+    """The outcome of a `commit`; ``commit_ts`` is 0 unless the transaction is committed."""
 
     outcome: Literal["committed", "rolled back", "too old", "failed over"]
     commit_ts: int = 0
 
 
-NOTIFIED: Final = {b"notified": True, b"changed": False}
-
-
-REFRESHED: Final = {b"refreshed": True, b"lost": False}
-
-
 class Fate(NamedTuple):
-    """The outcome of a transaction. ``commit_ts`` is 0 unless it is committed."""
+    """The fate of a transaction; ``commit_ts`` is 0 unless it is committed."""
 
     state: Literal["committed", "rolled back", "live"]
     commit_ts: int = 0
@@ -164,7 +156,7 @@ ReadCell: TypeAlias = list[bytes]
 
 
 class ReadCells(NamedTuple):
-    """The reference of the tablet's base (empty if the tablet has no base), and the cells."""
+    """The base and the cells."""
 
     base: bytes
     cells: list[ReadCell]
@@ -179,8 +171,7 @@ def read_cells(reply: list[Any]) -> ReadCells | None:
 
 
 Scanned: TypeAlias = tuple[bytes, bytes, list[bytes], list[list[Any]]]
-"""Four elements: the bound of the next step (empty at the end), the reference of the tablet's base (empty if
-the tablet has no base), the keys of the rows, and the cells of each row, as in the reply."""
+"""Resume, base, the keys of the rows, and the cells of each row, as in the reply."""
 
 
 def scanned(reply: list[Any]) -> Scanned | None:
@@ -192,7 +183,7 @@ def scanned(reply: list[Any]) -> Scanned | None:
 
 
 class Selected(NamedTuple):
-    """The bound of the next step (empty at the end), and the rows as in the reply."""
+    """A step of a select, with the fields of the reply."""
 
     resume: bytes
     row_keys: bytes
@@ -202,10 +193,7 @@ class Selected(NamedTuple):
 
 
 class Based(NamedTuple):
-    """The reference of the tablet's base.
-
-    The store may have only parts of the rows, and the base the rest, so the caller evaluates the predicate.
-    """
+    """The store may have only parts of the rows, so the caller reads the base and evaluates the predicate."""
 
     base: bytes
 
@@ -221,10 +209,9 @@ def selected(reply: list[Any]) -> Selected | Based | None:
 
 
 class Changed(NamedTuple):
-    """A step through the rows that changed, each with the timestamp of its newest change.
+    """A step through the changed rows, each with the timestamp of its newest change.
 
-    The timestamp is 0 if a lock is in the way. ``resume`` is the bound of the next step; it is empty at the
-    end. ``base`` is the reference of the tablet's base; it is empty if the tablet has no base.
+    The timestamp is 0 if a lock is in the way.
     """
 
     resume: bytes
@@ -244,9 +231,8 @@ def changed_rows(reply: list[bytes]) -> Changed | None:
 class Cells(NamedTuple):
     """A step through the cells of a tablet.
 
-    ``resume`` is the bound of the next step; it is empty at the end. ``base`` is the reference of the
-    tablet's base; it is empty if the tablet has no base. Each row has its key, its packed versions by column,
-    and the acknowledgements that have a version later than the snapshot.
+    Each row has its key, its packed versions by column, and the acknowledgements that have a version later
+    than the snapshot.
     """
 
     resume: bytes
@@ -260,22 +246,15 @@ def cells(reply: list[Any]) -> Cells | None:
         return None
     resume, base, *flat = _behind(b"rows", reply)
     rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-    return Cells(
-        resume,
-        base,
-        [(row, dict(zip(found[::2], found[1::2], strict=True)), later) for row, found, later in rows],
-    )
-
-
-Written: TypeAlias = Literal["written", "changed"]
+    found = [(row, dict(zip(cells[::2], cells[1::2], strict=True)), later) for row, cells, later in rows]
+    return Cells(resume, base, found)
 
 
 class Claimed(NamedTuple):
-    """The leased cells, and the deadline of their leases (µs).
+    """The leased cells, the deadline of their leases, and the time until the next cell is due (-1: none).
 
-    ``next_due`` is the number of microseconds until the next cell is due; -1 if no cell waits. Each cell has
-    the position of the tag, the position of the observer in its group, the mark, the time when it was due
-    (µs), its failed attempts, and the version of the table.
+    Each cell has the position of the tag, the position of the observer in its group, the mark, the time when
+    it was due, its failed attempts, and the version of the table. All times are in microseconds.
     """
 
     deadline: int
@@ -288,12 +267,6 @@ def claimed(reply: list[Any]) -> Claimed:
     parts = iter(reply)
     deadline, next_due = next(parts), next(parts)
     return Claimed(deadline, next_due, list(zip(*[parts] * 6, strict=True)))
-
-
-CLEARED: Final = {b"cleared": True, b"kept": False}
-
-
-QUARANTINED: Final = {b"quarantined": True, b"kept": False}
 
 
 class Requeued(NamedTuple):

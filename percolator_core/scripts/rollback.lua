@@ -5,7 +5,6 @@
 --   flags   allow-oom
 --   KEYS    tags …
 --   ARGV    start_ts, cells (position, row, column, kind) …
---             position: of the cell's tag, from 1
 --   reply   how many locks were removed
 
 local start_ts, removed = tonumber(ARGV[1]), 0

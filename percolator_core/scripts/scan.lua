@@ -6,8 +6,7 @@
 --             start, stop: bounds as ZRANGEBYLEX takes them; direction: "forward" or "backward"; most_of_each: versions
 --             of whole rows are cut to this many bytes, 0 for no limit; columns: none for whole rows
 --   reply   {"too old"} | {"rows", resume, base, (row, cells) …}
---             resume: the bound to go on from, "" at the end; base: the reference of the tablet's base, "" without a
---             base; rows without fields are left out
+--             rows without fields are left out
 --             cells of named columns: {version, nil, …}; if a newest version is not the answer, a cell in the form of
 --             read.lua replaces it
 --             cells of a whole row: {field, version, …} as the hash has them; but if some newest version is not the
@@ -26,11 +25,7 @@ else
   rows = redis.call('ZRANGEBYLEX', tag .. 'rows', from, to, 'LIMIT', 0, limit)
 end
 
--- Each field counts as this many bytes more than its name and value: reading the field takes that much longer.
-local FIELD = 32
-local size = 0
-
-local fields, names = {}, 0
+local size, fields, names = 0, {}, 0
 for i = 8, #ARGV do
   fields[#fields + 1] = 'c' .. ARGV[i]
   fields[#fields + 1] = 'l' .. ARGV[i]
@@ -39,26 +34,18 @@ end
 
 -- Return the cells of the named columns, and true if the row has any of these cells.
 local function named_cells(row)
-  local cells, any = {}, false
-  size = size + names
-  -- In steps: Lua cannot unpack so many fields at once.
-  for first = 1, #fields, 2000 do
-    local found = redis.call('HMGET', tag .. 'r:' .. row, unpack(fields, first, math.min(first + 1999, #fields)))
-    for i = 1, #found, 2 do
-      local newest, lock = found[i], found[i + 1]
-      if lock or newest then
-        any = true
-        size = size + #(newest or '')
-        if lock or version_times(newest) > at then
-          found[i] = read_cell(tag, row, string.sub(fields[first + i - 1], 2), newest, lock, at)
-          found[i + 1] = false
-          size = size + #(found[i][1] or '')
-        end
+  local cells, any = read_fields(tag .. 'r:' .. row, fields), false
+  size = size + names + FIELD * #cells
+  for i = 1, #cells, 2 do
+    local newest, lock = cells[i], cells[i + 1]
+    if lock or newest then
+      any = true
+      size = size + #(newest or '')
+      if lock or version_times(newest) > at then
+        cells[i] = read_cell(tag, row, string.sub(fields[i], 2), newest, lock, at)
+        cells[i + 1] = false
+        size = size + #(cells[i][1] or '')
       end
-    end
-    size = size + FIELD * #found
-    if first == 1 then cells = found else
-      for i = 1, #found do cells[first + i - 1] = found[i] end
     end
   end
   return cells, any

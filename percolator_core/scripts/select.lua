@@ -13,9 +13,7 @@
 --             the value that stands for a missing cell, or by "" without such a value; the predicate, each connective
 --             in front of its parts; nothing if there is no predicate
 --   reply   {"too old"} | {"based", base} | {"rows", resume, row_keys, cells, lengths, unsettled …}
---             base: the reference of the tablet's base. The store may have only a part of a row, so the caller
---             evaluates the predicate
---             resume: the bound to go on from, "" at the end
+--             base: the store may have only a part of a row, so the caller evaluates the predicate
 --             row_keys: the keys of the rows, joined
 --             cells: the versions of the columns, row by row, joined; a null adds nothing
 --             lengths: for each row, the length of its key and of each cell that is not solid, as >I4
@@ -185,20 +183,11 @@ else
   end
 end
 
--- In steps: Lua cannot unpack so many fields at once.
 local single = {}
-local function read_fields(key, fields)
-  if #fields == 1 then
-    single[1] = call('HGET', key, fields[1])
-    return single
-  end
-  if #fields <= 2000 then return call('HMGET', key, unpack(fields)) end
-  local all = {}
-  for first = 1, #fields, 2000 do
-    local found = call('HMGET', key, unpack(fields, first, math.min(first + 1999, #fields)))
-    for i = 1, #found do all[first + i - 1] = found[i] end
-  end
-  return all
+local function read_some(key, fields)
+  if #fields > 1 then return read_fields(key, fields) end
+  single[1] = call('HGET', key, fields[1])
+  return single
 end
 
 -- A lookup in the history counts as this many bytes: it takes as long as reading them.
@@ -208,7 +197,7 @@ local size = 0
 local function is_locked(row, key)
   if not lock_fields then return locked[row] end
   size = size + SEARCH
-  for _, lock in ipairs(read_fields(key, lock_fields)) do
+  for _, lock in ipairs(read_some(key, lock_fields)) do
     if lock and lock_start(lock) < at then return true end
   end
   return false
@@ -229,7 +218,7 @@ local function is_wanted(row, key)
   local exists = false
   if #widths > 0 then split(row) end
   if #asked > 0 then
-    local found = read_fields(key, asked)
+    local found = read_some(key, asked)
     for i = 1, #asked do
       local version = found[i]
       if not version or #version == 16 or unpack_numbers('>I8', version) > at then
@@ -255,7 +244,7 @@ local reply = {'rows', ''}
 
 local function add_row(row, key, exists)
   local found, hollow = {}, false
-  if #wanted > 0 then found = read_fields(key, wanted) end
+  if #wanted > 0 then found = read_some(key, wanted) end
   for i = 1, #wanted do
     local version = found[i]
     if version and #version ~= 16 and unpack_numbers('>I8', version) <= at then

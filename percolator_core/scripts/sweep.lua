@@ -3,9 +3,8 @@
 --   flags   allow-oom
 --   KEYS    tag
 --   ARGV    version, start, most_rows, columns …
---             start: the bound to go on from, "-" at first
 --   reply   resume | "changed"
---             resume: the bound to go on from, "" at the end; "changed": the tablet has another version
+--             "changed": the tablet has another version
 
 local tag, limit = KEYS[1], tonumber(ARGV[3])
 if redis.call('HGET', tag .. 'meta', 'version') ~= ARGV[1] then return 'changed' end
@@ -15,7 +14,7 @@ local removed = 0
 local rows = redis.call('ZRANGEBYLEX', tag .. 'rows', ARGV[2], '+', 'LIMIT', 0, limit)
 for _, row in ipairs(rows) do
   for i = 4, #ARGV do
-    local prefix = history_prefix(ARGV[i])
+    local prefix = pack_column(ARGV[i])
     -- The newest version goes last: garbage collection finds the older versions only through it.
     removed = removed + redis.call('ZREMRANGEBYLEX', tag .. 'v:' .. row, '[' .. prefix,
       '(' .. prefix .. string.rep('\255', 9)) + redis.call('HDEL', tag .. 'r:' .. row, 'c' .. ARGV[i])

@@ -3,7 +3,7 @@
 --   flags   no-writes
 --   KEYS    tag
 --   ARGV    observers (counted) …, places …
---             observers: of the tablet's table; places: in the row index, from 0 at its beginning to below a million at its end
+--             places: in the row index, from 0 at its beginning to below a million at its end
 --   reply   {rows, (row, bytes, newest) …}
 --             rows: how many the tablet has; bytes: an estimate of the row's memory; newest: the newest commit
 --             timestamp of its cells and acknowledgements, or 2^53 if the row has to stay in the store now, even if old

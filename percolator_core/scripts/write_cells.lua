@@ -2,7 +2,7 @@
 -- repeated call changes nothing.
 --   KEYS    tag
 --   ARGV    version, rows …
---             version: of the table; rows: for each row its key, the number of its cells, and column and version of each
+--             rows: for each row its key, the number of its cells, and column and version of each
 --   reply   "written" | "changed"
 
 local tag = KEYS[1]

@@ -2,7 +2,7 @@
 
 Only this package imports pyspark, and only in functions that need it.
 
-- `loader` is the driver of a load; `loading` has the part of a load that needs no Spark.
+- `loader` runs the tasks of a load (`percolator_core.loading`), and `attempts` stops them.
 - `drainer` runs observers; `project` sends their code to the executors.
 - `tables` is the data source.
 - `session` and `java` start Spark; `job` runs one job.
@@ -11,8 +11,7 @@ Only this package imports pyspark, and only in functions that need it.
 >>> source = open_source("site/", base_url="https://example.org/")
 >>> report = load("embedded:./state", "webindex", "documents", source)
 
-Tables are read and written as ``spark.read.format("percolator")`` and ``frame.write.format("percolator")``;
-`percolator_core.spark.tables.source` lists the options.
+Tables are read and written as ``spark.read.format("percolator")`` and ``frame.write.format("percolator")``.
 """
 
 from typing import TYPE_CHECKING
@@ -20,11 +19,17 @@ from typing import TYPE_CHECKING
 from percolator_core.runtime.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from percolator_core.loading import (
+        FORMATS,
+        LoadProgress,
+        LoadReport,
+        Source,
+        TooManyBadRecords,
+        open_source,
+    )
     from percolator_core.spark.drainer import DrainProgress, NotIdle, drain
     from percolator_core.spark.java import check_java
     from percolator_core.spark.loader import load
-    from percolator_core.spark.loading.report import LoadProgress, LoadReport, TooManyBadRecords
-    from percolator_core.spark.loading.source import FORMATS, Source, open_source
     from percolator_core.spark.session import default_master, spark_context, spark_session
     from percolator_core.spark.tables.errors import plain_table_error
     from percolator_core.spark.tables.views import read_table, snapshot_views
@@ -56,8 +61,9 @@ __getattr__, __dir__ = lazily(
         "drainer": ("DrainProgress", "NotIdle", "drain"),
         "java": ("check_java",),
         "loader": ("load",),
-        "loading.report": ("LoadProgress", "LoadReport", "TooManyBadRecords"),
-        "loading.source": ("FORMATS", "Source", "open_source"),
+        "percolator_core.loading": (
+            *("FORMATS", "LoadProgress", "LoadReport", "Source", "TooManyBadRecords", "open_source"),
+        ),
         "session": ("default_master", "spark_context", "spark_session"),
         "tables.errors": ("plain_table_error",),
         "tables.views": ("read_table", "snapshot_views"),

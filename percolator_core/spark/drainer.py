@@ -1,9 +1,8 @@
 """Run observers with Spark: executors run the worker, one task for each tablet, until the chain is idle.
 
-Each task runs a `percolator_core.worker.Worker`. A task that dies loses no work, and two tasks with the same
-work do not commit it twice. If Spark repeats a task or starts a copy of it, this is just one more worker. A
-task serves its own tablets first, and then all other tablets, so that no tablet waits for a task that has not
-started yet.
+Each task runs a `percolator_core.worker.Worker`. If Spark repeats a task or starts a copy of it, this is just
+one more worker. A task serves its own tablets first, and then all other tablets, so that no tablet waits for
+a task that has not started yet.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from percolator_core.observers import Chain
 from percolator_core.runtime.periodic import periodically
 from percolator_core.spark.job import accumulator, run_job
 from percolator_core.spark.project import Project
-from percolator_core.spark.session import running_context
+from percolator_core.spark.session import check_pyspark, running_context
 from percolator_core.store.url import absolute
 from percolator_core.worker import Counts, Worker
 from percolator_core.worker.attempt import ObserverCounts
@@ -47,18 +46,13 @@ _GRACE: Final = 10.0
 """Seconds after an interrupt in which tasks may finish their runs; then Spark kills the tasks."""
 
 Ending = Literal["idle", "late", "withdrawn", "refused"]
-"""The reason why a task ended, in this order: no mark was left, the budget ended, the driver's token expired,
-or a ConfigurationError was raised.
-"""
+"""A task ended because nothing was left, the budget or the driver's token expired, or it was refused."""
 
 ByObserver = dict[str, ObserverCounts]
 
 
 class NotIdle(TimeoutError):
-    """The budget of a drain ended before the chain was idle. The next worker runs the remaining cells.
-
-    ``counts`` has the counts of the drain's runs.
-    """
+    """The budget of a drain ended before the chain was idle; ``counts`` are those of the drain's runs."""
 
     def __init__(self, message: str, counts: Counts) -> None:
         super().__init__(message)
@@ -67,10 +61,7 @@ class NotIdle(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """The progress of a drain.
-
-    ``left`` is the number of dirty cells that are left. ``counts`` has the counts of tasks that have ended.
-    """
+    """``left`` is the number of dirty cells that are left; ``counts`` are those of tasks that have ended."""
 
     left: int
     counts: Counts
@@ -78,7 +69,7 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """The end of a task; ``reason`` is the error of a refused task."""
+    """The end of a task; ``reason`` is the error of a refused one."""
 
     ending: Ending
     reason: str = ""
@@ -128,11 +119,38 @@ def drain(
     """
     if width < 1 or threads < 1 or (tasks is not None and tasks < 1):
         raise ValueError(f"tasks, width and threads are 1 or more, not {tasks}, {width} and {threads}")
+    check_pyspark()
     chain = chain if isinstance(chain, Chain) else Chain.load(chain)
     chosen = chosen_observers(chain, observers)
-    with _Drain.of(db_or_url, namespace or chain.name, chain, chosen, spark, master) as drain:
-        task = drain.task(tasks, width, threads, budget, None if observers is None else chosen)
-        return drain.run(task, progress)
+    observed = {table for name in chosen for table, _ in chain.observers[name].observe}
+    tablets = max((one.tablets for one in chain.tables if one.name in observed), default=1)
+    arguments = _connect_arguments(db_or_url, namespace or chain.name)
+    given: Any = getattr(spark, "sparkContext", None) or spark
+    code = Path.cwd()
+    # The drain always has a new connection, because closing this connection stops the tasks.
+    with connect(**arguments) as db:
+        chain.create_tables(db)
+        with running_context(given, master, project=code) as context:
+            project = Project.of(chain, code, context)
+            try:
+                counts = accumulator(context, dict[str, ObserverCounts], _add)
+                driver = _Drain(db, chain, chosen, context, counts, time.monotonic())
+                task = DrainTask(
+                    arguments,
+                    project,
+                    counts,
+                    tasks=tasks or tablets,
+                    tablets=tablets,
+                    width=width,
+                    threads=threads,
+                    host=socket.gethostname(),
+                    driver=db.client.owner(),
+                    deadline=None if budget is None else db.timestamp() + int(budget * 1e6),
+                    observers=None if observers is None else tuple(sorted(chosen)),
+                )
+                return driver.run(task, progress)
+            finally:
+                project.leave()
 
 
 def _connect_arguments(db_or_url: Database | str, namespace: str) -> dict[str, Any]:
@@ -149,8 +167,8 @@ class DrainTask:
     """A worker that Spark sends to an executor.
 
     ``connect`` has the arguments of `percolator_core.connect`, including the URL with its password.
-    ``driver`` is the name of the driver's client in the store; the task ends after the liveness token of this
-    client has expired. ``deadline`` is in microseconds of the store's clock, which all machines share.
+    ``driver`` is the driver's client in the store: the task ends when its liveness token has expired.
+    ``deadline`` is in microseconds of the store's clock, which all machines share.
     """
 
     connect: dict[str, Any] = field(repr=False)
@@ -170,14 +188,10 @@ class DrainTask:
         return range(number, self.tablets, self.tasks)
 
     def __call__(self, number: int, _: Iterable[int]) -> Iterator[TaskEnd]:
-        """Work until the chain is idle; yield one `TaskEnd`.
-
-        A ConfigurationError also ends the task, because a repetition would not help. After any other error
-        Spark repeats the task.
-        """
+        """Work until the chain is idle; yield one `TaskEnd`."""
         try:
             yield self._work(number)
-        except ConfigurationError as error:
+        except ConfigurationError as error:  # after any other error Spark repeats the task
             yield TaskEnd("refused", str(error))
 
     def _work(self, number: int) -> TaskEnd:
@@ -231,67 +245,14 @@ class DrainTask:
 
 @dataclass(frozen=True, slots=True)
 class _Drain:
-    """One drain, in the driver. ``connect`` has the arguments of the executors' connections."""
+    """One drain, in the driver."""
 
-    connect: dict[str, Any]
     db: Database
     chain: Chain
     observers: frozenset[str]
     spark: SparkContext
-    project: Project
     counts: Accumulator[ByObserver]
     began: float
-
-    @classmethod
-    @contextmanager
-    def of(  # noqa: PLR0917
-        cls,
-        db_or_url: Database | str,
-        namespace: str,
-        chain: Chain,
-        observers: frozenset[str],
-        spark: SparkContext | SparkSession | None,
-        master: str | None,
-    ) -> Iterator[_Drain]:
-        """Connect to the store and to Spark until the block ends; send Spark the project's code once."""
-        arguments = _connect_arguments(db_or_url, namespace)
-        given: Any = getattr(spark, "sparkContext", None) or spark
-        code = Path.cwd()
-        # The drain always has a new connection, because closing this connection stops the tasks.
-        with connect(**arguments) as db:
-            chain.create_tables(db)
-            with running_context(given, master, project=code) as context:
-                project = Project.of(chain, code, context)
-                try:
-                    counts = accumulator(context, dict[str, ObserverCounts], _add)
-                    yield cls(arguments, db, chain, observers, context, project, counts, time.monotonic())
-                finally:
-                    project.leave()
-
-    def task(
-        self,
-        tasks: int | None,
-        width: int,
-        threads: int,
-        budget: float | None,
-        observers: frozenset[str] | None,
-    ) -> DrainTask:
-        """Plan the tasks. The budget begins now."""
-        observed = {table for name in self.observers for table, _ in self.chain.observers[name].observe}
-        tablets = max((one.tablets for one in self.chain.tables if one.name in observed), default=1)
-        return DrainTask(
-            self.connect,
-            self.project,
-            self.counts,
-            tasks=tasks or tablets,
-            tablets=tablets,
-            width=width,
-            threads=threads,
-            host=socket.gethostname(),
-            driver=self.db.client.owner(),
-            deadline=None if budget is None else self.db.timestamp() + int(budget * 1e6),
-            observers=None if observers is None else tuple(sorted(observers)),
-        )
 
     def run(self, task: DrainTask, progress: Callable[[DrainProgress], object] | None) -> Counts:
         """Run the tasks on the executors."""
@@ -304,14 +265,9 @@ class _Drain:
         endings: set[Ending] = {"withdrawn"}
         # A failover may lose the driver's token for a moment. Tasks then end too early: repeat them.
         while "withdrawn" in endings:
+            parts, stop = range(task.tasks), self._stop_tasks
             ends: list[TaskEnd] = run_job(
-                self.spark,
-                "drain",
-                self.chain.name,
-                range(task.tasks),
-                task,
-                poll=poll,
-                stop_tasks=self._stop_tasks,
+                self.spark, "drain", self.chain.name, parts, task, poll=poll, stop_tasks=stop
             )
             endings = {end.ending for end in ends}
             refused = next((end.reason for end in ends if end.ending == "refused"), None)

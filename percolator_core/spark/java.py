@@ -69,10 +69,7 @@ def is_on_this_machine(master: str) -> bool:
 
 
 def start_java(conf: SparkConf, log: Path | None) -> JavaGateway:
-    """Start Java and connect to it; its output goes to a file, not to the terminal.
-
-    The file is ``log``, or a temporary file that is removed at the end of this process.
-    """
+    """Start Java and connect to it; its output goes to ``log``, or to a file that this process removes."""
     path = log or _temporary_log()
     try:
         gateway = _connect(conf, path)
@@ -118,8 +115,7 @@ def _connect(conf: SparkConf, log: Path) -> JavaGateway:
     """Start Java and connect to it.
 
     pyspark can start Java, too, but has two faults. After an early interrupt it removes the folder in which
-    Java writes its port. Java then fails, but its process never ends: the thread that checks for the end of
-    the parent has ended, and the thread that serves the port continues. And if Java ends early with exit code
+    Java writes its port: Java then fails, but its process never ends. And if Java ends early with exit code
     0, pyspark waits forever.
     """
     from pyspark.java_gateway import launch_gateway
@@ -152,7 +148,6 @@ class _Java:
 
 
 def _start_process(conf: SparkConf, log: Path, cancelled: threading.Event) -> _Java:
-    """Start Java and wait until it listens; end it if ``cancelled`` is set earlier."""
     from pyspark.find_spark_home import _find_spark_home
 
     command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
@@ -218,7 +213,6 @@ def _temporary_log() -> Path:
 
 
 def _first_error(path: Path) -> str:
-    """Return the line with the error, from Java's output."""
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"(Exception|Error)\b.*: ", line)]
     return (errors or lines or ["no output"])[0]

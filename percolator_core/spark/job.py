@@ -51,8 +51,7 @@ def run_job(
 ) -> list[Any]:
     """Run ``task`` for each of ``parts``, and return the results that the tasks yielded.
 
-    The job runs in a second thread, so that this thread can be interrupted. (Spark's own handler of Ctrl-C
-    would call Java, and that call fails while another call is running.) This thread calls ``poll`` several
+    The job runs in a second thread, so that this thread can be interrupted, and can call ``poll`` several
     times a second. If ``poll`` raises, or after an interrupt, ``stop_tasks`` asks the tasks to end, and then
     Spark cancels the job.
 

@@ -1,9 +1,8 @@
 """Send the project's code to Spark's executors: the chain's folder, and its modules.
 
 If driver and executors share their files, as with ``local[…]``, executors import from the project's folder.
-Otherwise the driver sends an archive. The archive has the chain's YAML files, and the modules and packages of
-the chain's observers and schemas. It also has all modules that they import from the project's folder, even
-inside functions. Installed packages are not sent: install them on the executors.
+Otherwise the driver sends an archive: the chain's YAML files, the modules of its observers and schemas, and
+all modules that these import from the project's folder. Installed packages are not sent.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ _CHAIN: Final = "chain"
 class Project:
     """A chain and the code of its observers and models, which Spark sends to executors.
 
-    ``names`` are its top-level modules and packages. If one of their files, or a YAML file of the chain,
-    changes, then ``digest`` changes.
+    ``names`` are its top-level modules and packages. ``digest`` changes with their files and the chain's.
     """
 
     code: str
@@ -64,8 +62,7 @@ class Project:
     def enter(self) -> Path:
         """Make this process of an executor import from the project; return the chain's folder.
 
-        Spark uses one Python process for several tasks. So modules of another project, or of an earlier
-        version of this project, are removed first.
+        Spark uses one process for several tasks, so modules of other projects and versions are removed first.
         """
         code, chain = Path(self.code), Path(self.chain)
         if self.archive is not None:
@@ -128,19 +125,16 @@ def imported_names(code: Path, needed: Iterable[str]) -> tuple[str, ...]:
     pending = {name.partition(":")[0].partition(".")[0] for name in needed}
     while pending:
         name = pending.pop()
-        files = list(_files_of(code, name)) if name not in found and _may_be_ours(name) else []
-        if files:
+        if name in found or name in LIBRARY or name in sys.stdlib_module_names or not name.isidentifier():
+            continue
+        if files := list(_files_of(code, name)):
             found.add(name)
             pending |= {other for path in files if path.suffix == ".py" for other in _imports(path)}
     return tuple(sorted(found))
 
 
-def _may_be_ours(name: str) -> bool:
-    return name.isidentifier() and name not in LIBRARY and name not in sys.stdlib_module_names
-
-
 def _files_of(code: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a module or package, but no file of a folder without modules."""
+    """Yield the files of a module or package; a folder without modules is neither."""
     if (code / f"{name}.py").is_file():
         yield code / f"{name}.py"
     folder = code / name

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from percolator_core.spark.session import spark_context
+from percolator_core.spark.session import spark_session
 
 
 def recount(lines: Path) -> dict[str, tuple[int, int]]:
@@ -19,18 +19,13 @@ def recount(lines: Path) -> dict[str, tuple[int, int]]:
         lines: a file of JSON lines, each an object with ``key`` and ``amount``, both text.
 
     Raises:
-        ImportError: pyspark is not installed.
-        ConfigurationError: as for `spark_context`.
+        ConfigurationError: as for `spark_session`.
     """
-    from pyspark.sql import SparkSession
-    from pyspark.sql.functions import col, count
-    from pyspark.sql.functions import sum as total
+    session = spark_session("percolator recount")
+    from pyspark.sql.functions import expr
 
-    session = SparkSession(spark_context("percolator recount"))
     events = session.read.schema("key STRING, amount STRING").json(str(lines))
-    sums = events.groupBy("key").agg(
-        count("*").alias("number"), total(col("amount").cast("long")).alias("sum")
-    )
+    sums = events.groupBy("key").agg(expr("count(*) AS number"), expr("sum(cast(amount AS long)) AS sum"))
     return {row["key"]: (row["number"], row["sum"]) for row in sums.collect()}
 
 

@@ -35,6 +35,16 @@ _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host"
 """Further settings if all executors are on this machine; executors elsewhere could not reach this address."""
 
 
+def check_pyspark() -> None:
+    """Raise ConfigurationError if pyspark is not installed."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            "Spark is not installed: pip install 'percolator-core[spark]', and install Java 17 or later"
+        ) from None
+
+
 def default_master() -> str:
     """Return the variable ``PERCOLATOR_SPARK_MASTER``, or else ``local[N,4]`` with all cores of this machine.
 
@@ -64,9 +74,10 @@ def spark_context(
             process.
 
     Raises:
-        ConfigurationError: there is no Java of version 17 or later, the pyspark installation is broken, or
-            Spark refuses the master or a setting.
+        ConfigurationError: pyspark or Java 17 or later is not installed, the installation of pyspark is
+            broken, or Spark refuses the master or a setting.
     """
+    check_pyspark()
     from pyspark import SparkContext
 
     active: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public name
@@ -92,9 +103,10 @@ def spark_session(
 
     Arguments and errors are those of `spark_context`.
     """
+    context = spark_context(app, master, project=project, settings=settings, log=log)
     from pyspark.sql import SparkSession
 
-    return SparkSession(spark_context(app, master, project=project, settings=settings, log=log))
+    return SparkSession(context)
 
 
 @contextmanager
@@ -105,26 +117,21 @@ def running_context(
 
     ``master`` and ``project`` are for a new context. Raises the errors of `spark_context`.
     """
+    check_pyspark()
     from pyspark import SparkContext
 
     active = context or SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public name
     if active is not None:
         yield active
         return
-    started = spark_context(master=master, project=project)
-    try:
+    with spark_context(master=master, project=project) as started:
         yield started
-    finally:
-        started.stop()
 
 
 def check_versions(running: str) -> None:
-    """Check that the Python part and the Java part of Spark are of the same release.
+    """Raise ConfigurationError if the Python part and the Java part of Spark are of different releases.
 
     pyspark and pyspark-client install the same files, so that an installation may mix two releases.
-
-    Raises:
-        ConfigurationError: the releases differ.
     """
     import pyspark
 
@@ -145,13 +152,10 @@ def python_path(project: Path) -> str:
 def _configuration(app: str, master: str, project: Path, settings: Mapping[str, str]) -> SparkConf:
     from pyspark import SparkConf
 
+    here = _LOOPBACK if is_on_this_machine(master) else {}
+    path = {"spark.executorEnv.PYTHONPATH": python_path(project)}
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app)
-    conf.setAll(list(_SETTINGS.items()))
-    if is_on_this_machine(master):
-        conf.setAll(list(_LOOPBACK.items()))
-    conf.set("spark.executorEnv.PYTHONPATH", python_path(project))
-    conf.setAll(list(settings.items()))
-    return conf
+    return conf.setAll(list({**_SETTINGS, **here, **path, **settings}.items()))
 
 
 def _launch(conf: SparkConf, log: Path | None) -> SparkContext:
@@ -182,8 +186,7 @@ def _launch(conf: SparkConf, log: Path | None) -> SparkContext:
 def _own_interrupts() -> Iterator[None]:
     """Keep the caller's handler of SIGINT, even one that ignores the signal.
 
-    Spark installs a handler that cancels all jobs. That handler would call Java during another call, or after
-    Spark has stopped. `run_job` cancels its job without the handler.
+    Spark's handler would call Java during another call, or after Spark has stopped.
     """
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -194,9 +197,5 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Filter the records of py4j out of the root logger.
-
-    py4j logs, with a traceback, each call that fails after an interrupt or the end of Java. The caller gets
-    the same error as an exception.
-    """
+    """Filter out py4j's records of failed calls, which have tracebacks: the caller gets an exception."""
     return Path(record.pathname).parent.name != "py4j"

@@ -9,9 +9,10 @@ from typing import Final
 from redis.connection import AbstractConnection
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
+from percolator_core.store.embedded.binary import OLDEST_SERVER
 from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.eviction import refuse_eviction
-from percolator_core.store.server_info import ServerInfo, refuse_unsuitable
+from percolator_core.store.server_info import ServerInfo
 from percolator_core.store.topology import Topology
 
 _LOOK: Final = 0.1
@@ -27,17 +28,16 @@ def examine(
 
     Raises:
         ConfigurationError: a server could lose data, or is of another kind than the URL says.
-        StoreUnavailable: one of them does not answer, or evicts keys (`EvictingStore`).
+        StoreUnavailable: a server does not answer, or evicts keys (`EvictingStore`).
     """
     info = _info_in_time(ask, topology, until)
     for one in info:
-        refuse_unsuitable(one, url, clustered=topology.clustered)
+        _refuse_unsuitable(one, url, clustered=topology.clustered)
         refuse_eviction(one, url)
     return info
 
 
 def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until: float) -> list[ServerInfo]:
-    """Return the replies to INFO. Repeat the request while a server may be in the middle of a failover."""
     while True:
         is_over = time.monotonic() > until
         try:
@@ -51,12 +51,23 @@ def _info_in_time(ask: Callable[[], list[ServerInfo]], topology: Topology, until
         topology.look_around()
 
 
-def demand_log(info: Sequence[ServerInfo], url: str) -> None:
-    """Make sure that every server keeps a log on disk.
+def _refuse_unsuitable(info: ServerInfo, url: str, *, clustered: bool) -> None:
+    """Raise ConfigurationError for a server that cannot hold data, or that needs another kind of URL."""
+    oldest = ".".join(map(str, OLDEST_SERVER))
+    if info.mode == "sentinel":
+        raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
+    if info.mode == "cluster" and not clustered:
+        raise ConfigurationError(f"{url} belongs to a cluster: write redis+cluster://HOST:PORT")
+    if info.version_pair < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"{url} is Redis {info.version} and {oldest} is the oldest that works: upgrade the server"
+        )
+    if info.role != "master":
+        raise ConfigurationError(f"{url} is a replica, which takes no writes: connect to its master")
 
-    Raises:
-        ConfigurationError: one does not.
-    """
+
+def demand_log(info: Sequence[ServerInfo], url: str) -> None:
+    """Raise ConfigurationError unless every server keeps a log on disk."""
     if any(one.raw.get("aof_enabled") != "1" for one in info):
         raise ConfigurationError(
             f"durability fsync: {url} keeps no log on disk: set appendonly yes, or leave fsync out"
@@ -64,11 +75,7 @@ def demand_log(info: Sequence[ServerInfo], url: str) -> None:
 
 
 def assure_disk(embedded: EmbeddedServer | None, url: str, connection: AbstractConnection) -> None:
-    """Make sure that a server without WAITAOF replies to a write only when the write is on disk.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
+    """Raise ConfigurationError unless a server without WAITAOF writes to disk before it replies."""
     if embedded is not None:
         # No other program uses this server, and the setting makes no write less safe.
         connection.send_command("CONFIG", "SET", "appendfsync", "always")

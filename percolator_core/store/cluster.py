@@ -1,10 +1,10 @@
-"""The primaries of a Redis Cluster."""
+"""The primaries of a Redis Cluster, and operations on several of its slots."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 from redis.exceptions import (
     AuthenticationError,
@@ -16,12 +16,18 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
-from percolator_core.store.replaceable import ReplaceableServers
-from percolator_core.store.request import Exchange
-from percolator_core.store.topology import SLOTS, Ask, Endpoint
+from percolator_core.store.packing import Command, first_key
+from percolator_core.store.request import AFTER, BEFORE, Exchange
+from percolator_core.store.topology import SLOTS, Ask, Endpoint, ReplaceableServers, slot_of
+
+Send: TypeAlias = Callable[[Sequence[Exchange]], None]
+"""Sends exchanges and returns when they are answered or given up."""
 
 _NO_NAME: Final = (None, b"", b"?")
 """In the reply to CLUSTER SLOTS, the host of a server whose address is not known."""
+
+_ORDER: Final = random.SystemRandom()
+"""Without a state: a thread of the library changes nothing for a program that has seeded `random`."""
 
 
 class Cluster(ReplaceableServers):
@@ -36,12 +42,7 @@ class Cluster(ReplaceableServers):
     clustered = True
 
     def __init__(self, seeds: Sequence[Endpoint], ask: Ask, url: str) -> None:
-        """``seeds`` are the servers that are asked first.
-
-        Raises:
-            ConfigurationError: the servers are no cluster, or do not serve all slots.
-            StoreUnavailable: none of them answers.
-        """
+        """``seeds`` are the servers that are asked first. Raises as `discover`."""
         super().__init__(ask, url)
         self._seeds = list(seeds)
         self._ranges: Sequence[Any] = ()
@@ -60,14 +61,14 @@ class Cluster(ReplaceableServers):
             )
 
     def endpoint(self, slot: int) -> Endpoint:
-        """Return the primary that has the slot."""
+        """Return the slot's primary; raise ClusterDownError while there is none."""
         found = self._places.get(slot)
         if found is None:
             raise ClusterDownError(f"CLUSTERDOWN no server has slot {slot}")
         return found
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return all primaries that have slots."""
+        """Return all primaries."""
         return sorted(self._primaries)
 
     def heal(self, exchange: Exchange) -> None:
@@ -89,7 +90,7 @@ class Cluster(ReplaceableServers):
     def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
         # Servers that did not answer the last time are asked after the others, and the failed server last.
         candidates = [*self._servers, *(seed for seed in self._seeds if seed not in self._servers)]
-        random.shuffle(candidates)
+        _ORDER.shuffle(candidates)
         candidates.sort(key=lambda server: (server == doubtful, server in self._silent))
         refused: Exception | None = None
         for server in candidates:
@@ -141,3 +142,48 @@ class Cluster(ReplaceableServers):
                 f"no server of {self._url} answers ({refused}): check that they run, and the ports"
             )
         return StoreUnavailable(f"the cluster {self._url} does not say where its slots are: {refused}")
+
+
+def assemble(
+    commands: Sequence[Command], stamp: int, *, durable: bool, oracle_slot: int, send: Send
+) -> Exchange:
+    """Send each command to its slot, and request a timestamp from the oracle's server.
+
+    Commands to different slots have no order among each other. The returned exchange is answered or failed.
+    """
+    whole = Exchange((), stamp, durable=durable)
+    if stamp == BEFORE and not _stamped(whole, oracle_slot, send):
+        return whole
+    places: dict[int, list[int]] = {}
+    for position, command in enumerate(commands):
+        places.setdefault(place_of(command, oracle_slot), []).append(position)
+    parts = [
+        Exchange([commands[position] for position in positions], slot=slot, durable=durable)
+        for slot, positions in places.items()
+    ]
+    if parts:
+        send(parts)
+    replies: list[Any] = [None] * len(commands)
+    for part, positions in zip(parts, places.values(), strict=True):
+        whole.take_in(part)
+        for position, reply in zip(positions, part.replies, strict=False):
+            replies[position] = reply
+    if whole.failure is None:
+        whole.replies = replies
+        if stamp >= AFTER:
+            _stamped(whole, oracle_slot, send)
+    return whole
+
+
+def place_of(command: Command, oracle_slot: int) -> int:
+    """Return the slot of a command's first key; without a key, that of the oracle."""
+    key = first_key(command)
+    return slot_of(key) if isinstance(key, bytes) and key.startswith(b"{") else oracle_slot
+
+
+def _stamped(whole: Exchange, oracle_slot: int, send: Send) -> bool:
+    """Request a timestamp for an exchange; return False if that failed."""
+    stamp = Exchange((), BEFORE, slot=oracle_slot)
+    send((stamp,))
+    whole.timestamp, whole.epoch, whole.failure = stamp.timestamp, stamp.epoch, stamp.failure
+    return stamp.failure is None

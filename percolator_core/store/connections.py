@@ -1,7 +1,6 @@
-"""The connections of a store: each conversation has one to each server, which is opened when needed.
+"""The connections of a store. A conversation is all exchanges of a hub, or one blocking call.
 
-A conversation is all exchanges of a hub, or one blocking call. `Pool` keeps the idle connections of each
-thread.
+Each conversation has one connection to each server, which is opened when needed.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Connections:
         return sum([pipeline.in_flight() for pipeline in self._pipelines.values()])
 
     def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send exchanges and wait until this attempt is over. An exchange that fails stores its error."""
+        """Send exchanges and wait until this attempt is over. A failed exchange stores its error."""
         self.send(exchanges)
         if self._only is not None:
             self._only.drain()
@@ -71,7 +70,7 @@ class Connections:
             self.receive()
 
     def send(self, batch: Sequence[Exchange]) -> Sequence[Exchange]:
-        """Send a whole batch. Return (), because no exchange is left to send. `receive` reads the replies."""
+        """Send a batch, whose replies `receive` reads. Return the exchanges that are left to send: none."""
         if self._generation != self._topology.generation:
             self._follow()
         if self._only is not None:
@@ -154,8 +153,8 @@ class Connections:
             self.receive()
 
     def __del__(self) -> None:
-        # Connections are closed when their thread ends. Without this method, an unawaited exchange, or an
-        # interrupt between two steps, would leave them open until the garbage collector finds a cycle.
+        # When a thread ends, its connections are freed. After an unawaited exchange or an interrupt they are
+        # in a cycle, and would stay open until the garbage collector finds it.
         for pipeline in self._pipelines.values():
             pipeline.close()
 
@@ -165,7 +164,7 @@ class Connections:
             pipeline.leave()
 
     def close(self) -> None:
-        """Close all connections; the next batch opens others."""
+        """Close all connections; the next batch opens new ones."""
         for pipeline in self._pipelines.values():
             pipeline.close()
         self._only = None
@@ -177,7 +176,7 @@ class Connections:
         return pipeline
 
     def _follow(self) -> None:
-        """Close the connections to servers that have no slots any more: their replies may be out of date."""
+        """Close the connections to servers without slots: their replies may be out of date."""
         self._generation = self._topology.generation
         self._only = None
         current = set(self._topology.endpoints())
@@ -247,8 +246,8 @@ class Pool:
     ) -> None:
         """Send the exchanges over idle connections, and wait until each has its replies or has failed.
 
-        A signal handler or finalizer may run between any two steps; its requests use other connections. If it
-        forks, the child does not go on: exchanges fail if a process other than ``owner`` would send them.
+        The requests of a signal handler or finalizer use other connections. If it forks, the child does not
+        go on: exchanges fail if a process other than ``owner`` would send them.
         """
         owner = owner or process.pid
         connections = self.take()
@@ -274,8 +273,8 @@ class Pool:
     def take(self) -> Connections:
         """Take the idle connections of this thread, or open others, for one conversation.
 
-        The list gives away its last element in one step, which no signal handler can interrupt. So a handler
-        that calls this method never gets connections that are in use.
+        A handler that calls this method never gets connections in use: the list gives away its last element
+        in one step, which no signal handler can interrupt.
         """
         if self._closed:
             raise PercolatorError("the database is closed: connect again")

@@ -1,4 +1,4 @@
-"""Opens connections: to servers of the store, with a greeting, and for a single command to any server."""
+"""Opens connections to servers."""
 
 from __future__ import annotations
 
@@ -126,13 +126,12 @@ class Connector:
         """Recover the oracle, if needed, before a timestamp is given out over the connection.
 
         A server that was restarted or promoted may have lost the newest timestamps. No connection outlives
-        its server, so it is enough to check a connection when it is opened, or after it was idle. The run id
-        alone does not identify the server: a master that was a replica for a moment may have missed the
-        timestamps that were given out in that time. So the replication history is part of the identity: with
-        each promotion, a server begins a new one. An embedded server has no replicas. Its folder has a
-        history instead, and a new history begins only after a stop that may have lost writes.
+        its server, so it is enough to check a connection when it is opened, or after it was idle.
 
-        The identity comes from the server, so it is the same for each URL of the server.
+        The run id alone does not identify the server: a master that was a replica for a moment may have
+        missed timestamps of that time. So the replication history, which each promotion begins anew, belongs
+        to the identity. An embedded server has no replicas. Its folder's history takes this place; it begins
+        anew only after a stop that may have lost writes. Each URL of a server yields the same identity.
         """
         connection.send_command("INFO", "server")
         connection.send_command("INFO", "replication")

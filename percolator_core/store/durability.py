@@ -16,7 +16,7 @@ MIN_TIMEOUT: Final = 0.001
 """Seconds. Redis counts in milliseconds, and 0 would mean no limit."""
 
 MAX_TIMEOUT: Final = 3600.0
-"""Seconds. A commit that waited longer for a replica would only block other clients with its locks."""
+"""Seconds. A commit that waits longer only blocks other clients with its locks."""
 
 _FORM: Final = re.compile(r"replicas=([0-9]{1,9})|(fsync)|timeout=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
@@ -27,9 +27,8 @@ class Durability:
 
     ``replicas`` is the number of replicas of each server that must have the write (0 to 100). With ``fsync``
     it must be on the server's own disk, too. ``timeout`` is how many seconds a commit waits for both (0.001
-    to 3600).
-    With the default, a commit is reported once its writes are in the server's memory. They are then on their
-    way to disk and replicas.
+    to 3600). With the default, a commit is reported once its writes are in the server's memory. They are
+    then on their way to disk and replicas.
 
     If a commit cannot be shown to be as safe as this, it raises `CommitUndetermined`, or `StoreUnavailable`
     if nothing was committed yet. Even an acknowledged write may get lost: a replica may acknowledge a write
@@ -64,12 +63,7 @@ class Durability:
 
     @classmethod
     def of(cls, setting: Durability | str | None, otherwise: str = "") -> Durability:
-        """Return the durability of a setting. Text is parsed. For None, ``otherwise`` is parsed.
-
-        Raises:
-            ConfigurationError: the text cannot be parsed.
-            TypeError: the setting is neither a Durability nor text.
-        """
+        """Return a setting, or parse it. For None, parse ``otherwise``. Raises as `parse`, and TypeError."""
         if isinstance(setting, Durability):
             return setting
         if setting is None or isinstance(setting, str):
@@ -128,9 +122,8 @@ class Durability:
         milliseconds = max(1, int(self.timeout * 1000))
         if not counts_disk:
             return [(b"WAIT", self.replicas, milliseconds)]
-        if self.fsync:
-            return [trace, (b"WAITAOF", 1, self.replicas, milliseconds)]
-        return [trace, (b"WAIT", self.replicas, milliseconds)]
+        wait = (b"WAITAOF", 1) if self.fsync else (b"WAIT",)
+        return [trace, (*wait, self.replicas, milliseconds)]
 
     def met_by(self, acknowledged: tuple[int, int] | None, *, counts_disk: bool) -> bool:
         """Return True if enough disks and replicas have acknowledged."""

@@ -70,9 +70,7 @@ class EvictionCheck:
     def run(self, connection: AbstractConnection) -> None:
         """Check over a connection without replies in flight. After an exception, close the connection.
 
-        Raises:
-            EvictingStore: the server evicts keys, or has done so.
-            RedisError: the server refuses the check.
+        Raise EvictingStore as `refuse_eviction`, RedisError if the server refuses the check.
         """
         connection.send_packed_command([_PACKED])
         self.judge([connection.read_response(disable_decoding=True) for _ in _COMMANDS])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from percolator_core.runtime import process
-from percolator_core.store.hub import Hub, current_hub
+from percolator_core.store.hub import current_hub
 
 T = TypeVar("T")
 
@@ -32,9 +32,8 @@ class FileThreads:
         ``call`` must not use the store: its thread has no task.
         """
         hub = current_hub()
-        return call() if hub is None else self._parked(hub, call)
-
-    def _parked(self, hub: Hub, call: Callable[[], T]) -> T:
+        if hub is None:
+            return call()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="percolator-files")
         # Raises if the task's deadline has passed. Requests check this too, but a scan of a base may send

@@ -18,6 +18,16 @@ Lines = Mapping[tuple[int, int], int]
 """A map from major and minor version to the first patch release that has the fix."""
 
 
+def version_numbers(version: str) -> tuple[int, int, int]:
+    """Return major, minor and patch version, 0 for missing numbers."""
+    major, minor, patch, *_ = (int(part) for part in [*re.findall(r"\d+", version), "0", "0", "0"])
+    return major, minor, patch
+
+
+def _lines(releases: str) -> Lines:
+    return {(major, minor): patch for major, minor, patch in map(version_numbers, releases.split())}
+
+
 @dataclass(frozen=True, slots=True)
 class KnownFault:
     """A fault of some releases.
@@ -36,25 +46,16 @@ FAULTS: Final[Sequence[KnownFault]] = (
         "a Lua script",
         dict.fromkeys(("Redis", "Valkey"), "CVE-2025-49844, CVE-2025-46817"),
         {
-            "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
-            "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+            "Redis": _lines("6.2.20 7.2.11 7.4.6 8.0.4 8.2.2"),
+            "Valkey": _lines("7.2.11 8.0.6 8.1.4"),
         },
     ),
     KnownFault(
         "TLS, or the command RESTORE",
         {"Redis": "CVE-2026-81934, CVE-2026-66373", "Valkey": "CVE-2026-56684, CVE-2026-63639"},
         {
-            "Redis": {
-                (6, 2): 24,
-                (7, 2): 16,
-                (7, 4): 11,
-                (8, 2): 9,
-                (8, 4): 6,
-                (8, 6): 6,
-                (8, 8): 2,
-                (8, 10): 1,
-            },
-            "Valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
+            "Redis": _lines("6.2.24 7.2.16 7.4.11 8.2.9 8.4.6 8.6.6 8.8.2 8.10.1"),
+            "Valkey": _lines("7.2.14 8.0.10 8.1.9 9.0.5 9.1.1"),
         },
     ),
 )
@@ -117,9 +118,3 @@ def _is_open(version: str, lines: Lines) -> bool:
     if (major, minor) in lines:
         return patch < lines[major, minor]
     return (major, minor) < max(lines)
-
-
-def version_numbers(version: str) -> tuple[int, int, int]:
-    """Return major, minor and patch version, 0 for missing numbers."""
-    major, minor, patch, *_ = (int(part) for part in [*re.findall(r"\d+", version), "0", "0", "0"])
-    return major, minor, patch

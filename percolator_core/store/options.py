@@ -33,31 +33,24 @@ def _truth(text: str) -> bool:
     return text.upper() in _YES
 
 
-def _requirement(text: str) -> str:
-    if text not in ("none", "optional", "required"):
-        raise ValueError
-    return text
+def _matching(pattern: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError
+        return text
+
+    return read
 
 
-def _client_name(text: str) -> str:
-    if not re.fullmatch("[!-~]+", text):
-        raise ValueError
-    return text
-
-
-def _path(text: str) -> str:
-    if not text or CONTROL.search(text):
-        raise ValueError
-    return text
-
+_path = _matching(r"[^\x00-\x1f\x7f]+")
 
 READERS: Final[dict[str, tuple[Callable[[str], Value], str]]] = {
-    "client_name": (_client_name, "plain letters, digits and signs, without a space"),
+    "client_name": (_matching("[!-~]+"), "plain letters, digits and signs, without a space"),
     "socket_connect_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
     "socket_timeout": (_seconds, "a number of seconds, above 0 and at most 86400"),
     "ssl_ca_certs": (_path, "the path of a file"),
     "ssl_ca_path": (_path, "the path of a folder"),
-    "ssl_cert_reqs": (_requirement, "none, optional or required"),
+    "ssl_cert_reqs": (_matching("none|optional|required"), "none, optional or required"),
     "ssl_certfile": (_path, "the path of a file"),
     "ssl_check_hostname": (_truth, "true or false"),
     "ssl_keyfile": (_path, "the path of a file"),

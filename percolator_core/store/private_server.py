@@ -72,8 +72,7 @@ class PrivateServer:
     def start(self) -> None:
         """Start the server with the data of its folder, on the port of its previous start if that is free.
 
-        Raises:
-            StoreUnavailable: it does not answer; the message has the end of its log.
+        Raise StoreUnavailable if it does not answer; the message has the end of its log.
         """
         for left in reversed(range(_PORTS)):
             if self._listens:

@@ -4,15 +4,6 @@ Every command of this library may be sent twice without harm. So an exchange tha
 the first command whose reply is missing. The order inside an exchange matters (a read must not run before the
 timestamp in front of it), so all later commands are repeated too.
 
-=============  ==================================================================================
-`begin`        an attempt is sent over a connection
-`refuse`       a reply is an error. ``replies`` has the replies before it; those after it are of no use
-`conclude`     all replies of this attempt are in. If one means "not executed", the attempt broke off
-`break_off`    the connection was lost: commands without a reply may have been executed
-`fail`         another attempt would fail as well
-`give_up`      the time for attempts is over
-=============  ==================================================================================
-
 An attempt ends with `conclude`, `break_off` or `fail`, each of which notifies the caller. Then the exchange
 is `done`, or has a ``trouble`` to repair, after which another attempt may begin.
 """
@@ -313,11 +304,7 @@ class Trailer:
 
 
 class Stamps(Trailer):
-    """One request to the oracle for the timestamps of several exchanges of a batch.
-
-    A batch has at most two of these requests: one for its exchanges with `BEFORE`, and one for its exchanges
-    with `AFTER` or `SPARE`.
-    """
+    """One request to the oracle for the timestamps of several exchanges of a batch."""
 
     __slots__ = ()
 
@@ -338,10 +325,7 @@ class Stamps(Trailer):
 
 
 class Acknowledgement(Trailer):
-    """The request to wait for disk and replicas, for all durable exchanges of a batch.
-
-    ``replies`` is the number of its replies. Only the last reply counts disks and replicas.
-    """
+    """The request to wait for disk and replicas. Only its last reply counts them."""
 
     __slots__ = ("replies",)
 

@@ -2,9 +2,8 @@
 
 `percolator_core.store.refusals` sorts each error: the request was not executed, may have been executed, or is
 refused for good. `RetryPolicy` decides from this for all callers. A blocking call repairs and sends again by
-itself. Under a hub `Retries` does so outside the callers' tasks. It loads scripts once for all requests that
-missed one. If the trouble takes time to pass, it waits in a task of its own. `Retries` never resumes the
-caller's task: the task is resumed by the reply to the next attempt, or by the final failure.
+itself. Under a hub `Retries` does so outside the callers' tasks: a task goes on only with the reply to the
+next attempt, or with the final failure.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ class RetryPolicy:
         return False
 
     def repair(self, exchange: Exchange) -> None:
-        """Repair the cause of an exchange's failure, if a client can.
-
-        Raises:
-            PercolatorError: another attempt would fail as well.
-        """
+        """Repair the cause of a failure if a client can; raise PercolatorError if a repeat would fail too."""
         if exchange.missing_script and exchange.pipeline is not None:
             exchange.missing_script = False
             loading = Exchange([(b"SCRIPT", b"LOAD", script.source) for script in self.scripts.values()])

@@ -8,21 +8,15 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from percolator_core.errors import ConfigurationError, StoreUnavailable
 from percolator_core.store.refusals import LOST, is_read_only
-from percolator_core.store.replaceable import ReplaceableServers
 from percolator_core.store.request import Exchange
-from percolator_core.store.topology import Ask, Endpoint
+from percolator_core.store.topology import Ask, Endpoint, ReplaceableServers
 
 
 class SentinelMaster(ReplaceableServers):
     """The master of a service that sentinels watch."""
 
     def __init__(self, sentinels: Sequence[Endpoint], service: str, ask: Ask, url: str) -> None:
-        """``sentinels`` are asked in turn.
-
-        Raises:
-            ConfigurationError: the servers are no sentinels, or know no such service.
-            StoreUnavailable: no sentinel answers, or all refuse the login.
-        """
+        """``sentinels`` are asked in turn. Raises as `discover`."""
         super().__init__(ask, url)
         self._sentinels = list(sentinels)
         self._service = service

@@ -1,11 +1,9 @@
-"""Reads the replies to INFO, and refuses servers that cannot be used."""
+"""Reads the replies to INFO."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from percolator_core.errors import ConfigurationError
-from percolator_core.store.embedded.binary import OLDEST_SERVER
 from percolator_core.store.known_faults import version_numbers
 
 
@@ -42,18 +40,3 @@ def read_info(raw: bytes) -> ServerInfo:
         evicted_keys=int(info.get("evicted_keys", 0)),
         raw=info,
     )
-
-
-def refuse_unsuitable(info: ServerInfo, url: str, *, clustered: bool) -> None:
-    """Raise ConfigurationError for a server that cannot hold data, or that needs another kind of URL."""
-    oldest = ".".join(map(str, OLDEST_SERVER))
-    if info.mode == "sentinel":
-        raise ConfigurationError(f"{url} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
-    if info.mode == "cluster" and not clustered:
-        raise ConfigurationError(f"{url} belongs to a cluster: write redis+cluster://HOST:PORT")
-    if info.version_pair < OLDEST_SERVER:
-        raise ConfigurationError(
-            f"{url} is Redis {info.version} and {oldest} is the oldest that works: upgrade the server"
-        )
-    if info.role != "master":
-        raise ConfigurationError(f"{url} is a replica, which takes no writes: connect to its master")

@@ -15,10 +15,9 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.scripts import Script, calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store.checks import assure_disk, demand_log, examine
-from percolator_core.store.cluster_request import Send, assemble, place_of
+from percolator_core.store.cluster import Send, assemble, place_of
 from percolator_core.store.connections import Connections, Pool
 from percolator_core.store.connector import CONNECT_PATIENCE, WITH_SHEBANG, Connector
-from percolator_core.store.discovery import discover
 from percolator_core.store.durability import Durability
 from percolator_core.store.embedded.server import EmbeddedServer, own_error_first
 from percolator_core.store.eviction import EvictingStore, EvictionCheck
@@ -31,6 +30,7 @@ from percolator_core.store.refusals import LOST
 from percolator_core.store.request import AFTER, BEFORE, NONE, SPARE, Decision, Exchange, OutcomeOpenError
 from percolator_core.store.retries import RetryPolicy
 from percolator_core.store.server_info import ServerInfo, read_info
+from percolator_core.store.servers import discover
 from percolator_core.store.subscription import Subscription
 from percolator_core.store.task import Task
 from percolator_core.store.topology import Endpoint, slot_of
@@ -147,11 +147,7 @@ class Store:
         return exchange.timestamp, exchange.epoch, replies
 
     def then_timestamp(self, several: Sequence[Call[T]]) -> tuple[list[T], int]:
-        """Call scripts; return their replies, and a timestamp given out after the last of them ran.
-
-        Raises:
-            StoreUnavailable: no reply came, or the writes are less safe than the durability asks.
-        """
+        """Call scripts durably; return their replies, and a timestamp given out after the last one ran."""
         exchange = self._durable_exchange([self.command(call) for call in several], AFTER)
         return _decoded(several, exchange.replies), exchange.timestamp
 
@@ -177,17 +173,12 @@ class Store:
     def call_durably(self, *commands: Command) -> list[Any]:
         """Like `call`, for writes that must be as safe as the durability asks before the next step.
 
-        Raises:
-            StoreUnavailable: no reply came, or the writes are not that safe in time. They may have been
-            executed; to send them again does no harm.
+        Raise StoreUnavailable also if the writes are not that safe in time; sending them again does no harm.
         """
         return self._durable_exchange(commands).replies
 
     def call_apart(self, *commands: Command) -> list[Any]:
-        """Like `call`, but always over the thread's own connection: under a hub this blocks all tasks.
-
-        For requests that must not be mixed with those of other tasks of the thread.
-        """
+        """Like `call`, but apart from other tasks: over the thread's own connection, which blocks a hub."""
         return self._issue(commands, self._converse).result()
 
     def exchange(
@@ -311,11 +302,7 @@ class Store:
         return self._topology.endpoints()
 
     def ask(self, endpoint: Endpoint, command: Command) -> Any:
-        """Send a command without a key to one server, over a connection of its own.
-
-        Raises:
-            StoreUnavailable: it does not answer.
-        """
+        """Send a command without a key to one server; raise StoreUnavailable if it does not answer."""
         try:
             return self._connector.ask(endpoint, command)
         except LOST as lost:

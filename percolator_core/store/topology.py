@@ -1,4 +1,4 @@
-"""The servers of a store, and their slots. The classes here are for a single server, which has all slots.
+"""The servers of a store, and their slots. A server of its own has all slots.
 
 All connections of a store share one topology. Each attempt to send an exchange first looks up the slot's
 server in it. After a failed attempt, `Topology.heal` may ask the servers again.
@@ -6,16 +6,25 @@ server in it. After a failed attempt, `Topology.heal` may ask the servers again.
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from percolator_core.runtime import process
 from percolator_core.store.embedded.server import EmbeddedServer
 from percolator_core.store.packing import Command
 from percolator_core.store.refusals import LOST, is_read_only
 from percolator_core.store.request import Exchange
 
 SLOTS: Final = 16384
+
+_PAUSE: Final = 0.1
+"""Seconds between two requests for the current servers."""
+
+_NOBODY_THERE: Final = 5.0
+"""If no server answers a request for a confirmation, the next one is made after this many seconds."""
 
 
 class Endpoint(NamedTuple):
@@ -51,10 +60,7 @@ class Topology:
         return (self.endpoint(0),)
 
     def confirms(self, endpoint: Endpoint, since: float) -> bool:  # noqa: ARG002
-        """Return True if the list of servers has this one.
-
-        If the list is older than ``since``, it is read again first.
-        """
+        """Return True if the server has its place in the list, as read after ``since``."""
         return True
 
     def heal(self, exchange: Exchange) -> None:
@@ -103,6 +109,66 @@ class EmbeddedOne(OneServer):
         if found != self._endpoint:
             self._endpoint = found
             self.generation += 1
+
+
+class ReplaceableServers(Topology, ABC):
+    """A topology that is learned from sentinels or from a cluster, whose servers others can replace."""
+
+    replaceable = True
+
+    def __init__(self, ask: Ask, url: str) -> None:
+        """``url`` is the text that error messages show for the servers."""
+        self._ask = ask
+        self._url = url
+        self._lock = process.Lock()
+        self._looked_at = self._answered_at = self._unheard_until = 0.0
+
+    @abstractmethod
+    def _ask_around(self, doubtful: Endpoint | None) -> Exception | None:
+        """Adopt the first answer and return None; if no server answers, return the last server's error.
+
+        ``doubtful`` is asked last: this server may not know that it was replaced.
+        """
+
+    @abstractmethod
+    def _has_its_place(self, endpoint: Endpoint) -> bool:
+        """Return True if the server is a master with data, according to the newest answer."""
+
+    def confirms(self, endpoint: Endpoint, since: float) -> bool:
+        """Return True if the server is a master with data, by an answer that was requested after ``since``.
+
+        If no server answers now, the last answer counts, although it was requested before ``since``.
+        """
+        with self._lock:
+            if self._answered_at < since and time.monotonic() > self._unheard_until:
+                self._look(endpoint)
+            return self._has_its_place(endpoint)
+
+    def heal(self, exchange: Exchange) -> None:
+        """Close the connection to a replica, and ask for the current servers."""
+        super().heal(exchange)
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Ask for the current servers, unless another request was made just before."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= _PAUSE:
+                self._look()
+
+    def _look(self, doubtful: Endpoint | None = None) -> Exception | None:
+        """Ask for the current servers; return the error if no server answers.
+
+        Even if none answers, exchanges are sent again until their time is over. Then they raise
+        `StoreUnavailable`.
+        """
+        began = time.monotonic()
+        refused = self._ask_around(doubtful)
+        self._looked_at = time.monotonic()
+        if refused is None:
+            self._answered_at = began
+        else:
+            self._unheard_until = self._looked_at + _NOBODY_THERE
+        return refused
 
 
 def slot_of(key: bytes) -> int:

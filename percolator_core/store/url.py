@@ -27,7 +27,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn, SupportsIndex
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.store.durability import Durability
@@ -63,6 +63,13 @@ class Secret(str):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError("a password is not pickled: pass the store's URL on by other means")
+
+
+def secret_forms(secret: str | None) -> list[str]:
+    """Return a secret as it is and in URL-quoted form, to find it in a text."""
+    # str() of a `Secret` is "***"; str.__str__ returns its text.
+    plain = str.__str__(secret) if secret else ""
+    return list(dict.fromkeys(filter(None, (plain, quote(plain, safe=""), quote(plain)))))
 
 
 class StoreUrl(str):
@@ -105,11 +112,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Parse a store's URL.
-
-    Raises:
-        ConfigurationError: the scheme is unknown, or a part is missing or invalid.
-    """
+    """Parse a store's URL. Raise ConfigurationError for an unknown scheme, or a missing or invalid part."""
     url = StoreUrl(url)
     try:
         return _parse(url)

@@ -1,7 +1,7 @@
 """Typed tables as Arrow: conversion of rows that are read or written.
 
-numpy converts whole columns, so a cell costs nanoseconds. pyarrow and numpy come with
-``percolator-core[base]``; import this module only after a call of `arrow_values.pyarrow`.
+numpy converts whole columns, so a cell costs nanoseconds. Import this module only where it is needed,
+because pyarrow and numpy take long to import.
 
 =================  ===========================================================================
 column             Arrow
@@ -33,18 +33,21 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.tables.arrow_batch import ArrowBatch, RowBatch
-from percolator_core.tables.arrow_keys import KeyParts, gathered, keys_of, offsets_of, pieces
-from percolator_core.tables.arrow_values import (
+from percolator_core.tables.arrow_columns import (
+    KeyParts,
     Refused,
-    arrow_type,
     encoded,
+    gathered,
+    keys_of,
     of_bytes,
     of_values,
+    offsets_of,
+    pieces,
     texts,
 )
+from percolator_core.tables.arrow_values import arrow_type
 from percolator_core.tables.query import Found, Query, Selector
-from percolator_core.tables.select import Batch, misfit
+from percolator_core.tables.select import ArrowBatch, Batch, RowBatch, misfit
 
 _AT_ONCE: Final = 4
 """This many pieces of a table are read in one round trip."""
@@ -56,10 +59,9 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def record_batch(columns: Sequence[Column], batch: RowBatch) -> pa.RecordBatch:
-    """Return the rows of a batch, without its ``unsettled`` rows. ``columns`` are some of its columns.
+    """Return some ``columns`` of a batch, without its ``unsettled`` rows.
 
-    Raises:
-        ConfigurationError: the cells do not match the table's definition.
+    Raises ConfigurationError if the cells do not match the table's definition.
     """
     if not columns:
         return _only_rows(len(batch))
@@ -91,9 +93,7 @@ def read_batches(
     """Yield the rows of a query in some pieces of a table, in no particular order.
 
     ``own`` has the keys of the rows that the transaction has written. The filter sees these rows with the
-    transaction's writes.
-
-    Raises the errors of a select.
+    transaction's writes. Raises the errors of a select.
     """
     selects = [query.select(piece) for piece in pieces]
     while selects:
@@ -104,25 +104,14 @@ def read_batches(
                 found += [one for one in batch.rows() if one[0] not in own]
             else:
                 yield record_batch(query.columns, batch)
-            yield from _of_found(query, found)
+            yield from of_found(query, found)
         selects = [select for select in selects if select.more]
     if own:
-        yield from _of_found(query, query.judge_many(t, sorted(own)))
+        yield from of_found(query, query.judge_many(t, sorted(own)))
 
 
-def read_table(t: Selector, query: Query, pieces: Iterable[Piece], own: Collection[bytes] = ()) -> pa.Table:
-    """Return the rows as one table; the arguments and errors are those of `read_batches`."""
-    batches = read_batches(t, query, pieces, own)
-    return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
-
-
-def table_of(query: Query, found: Iterable[Sequence[Found]]) -> pa.Table:
-    """Return the rows of all lists as one table."""
-    batches = [batch for some in found for batch in _of_found(query, some)]
-    return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
-
-
-def _of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
+def of_found(query: Query, found: Sequence[Found]) -> list[pa.RecordBatch]:
+    """Return the rows as a batch, or no batch if there are no rows."""
     return [from_rows(query.columns, [values for _, values in found])] if found else []
 
 
@@ -131,13 +120,8 @@ def encoded_rows(
 ) -> list[tuple[bytes, dict[str, bytes | None]]]:
     """Return, for each row of an Arrow batch, its row key and its encoded cells by column; None means null.
 
-    The batch has some or all columns of the table, under the same names.
-
-    Raises:
-        UnknownColumn: the table has no such column.
-        ConfigurationError: a column of the key is missing; a column occurs twice; or a column's type does not
-            fit the table.
-        ValueError: a value does not fit; the message names row, column and reason.
+    The batch has some or all columns of the table, under the same names. Raises UnknownColumn or
+    ConfigurationError for a column that does not fit the table, and ValueError for such a value.
     """
     names = batch.schema.names
     for name in names:
@@ -200,7 +184,6 @@ class _Rows:
             raise misfit(layout.definition)
 
     def column(self, column: Column) -> pa.Array:
-        """Return the values of a column."""
         number = self._layout.numbers.get(column.name)
         kind = column_type(column.type)
         if number is None:

@@ -41,6 +41,8 @@ Wanted: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
 class Reader(Protocol):
     """The methods of a snapshot or transaction that the code for rows and indexes calls."""
 
+    __slots__ = ()
+
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name."""
 
@@ -53,6 +55,8 @@ class Reader(Protocol):
 
 class Writer(Reader, Protocol):
     """The methods of a transaction that the code for rows and indexes calls."""
+
+    __slots__ = ()
 
     def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
         """Buffer a write to an encoded column."""
@@ -138,11 +142,7 @@ def moves(  # noqa: PLR0917
 
     ``before`` has the values of the indexed columns that the transaction sees now. ``holders`` has, for each
     unique column, the row that already has the new value. All errors of indexes are raised here, before
-    anything is written.
-
-    Raises:
-        RowExists: another row has the new value of a unique column.
-        ValueError: an entry would be too long; the message names the column.
+    anything is written: RowExists, and ValueError if an entry would be too long.
     """
     found: list[Move] = []
     for index in indexes_of(handle):
@@ -154,17 +154,18 @@ def moves(  # noqa: PLR0917
             continue
         holder = holders.get(name)
         if index.rule.unique and new is not None and holder is not None:
+            value = shown(column_type(index.column.type).decode(new))
             raise RowExists(
-                f"{handle.name} already has a row with {name}={_shown(index, new)}, "
-                f"{described(handle, holder)}: {name} is unique"
+                f"{handle.name} already has a row with {source_of(index)}={value}, "
+                f"{described(handle, holder)}: {source_of(index)} is unique"
             )
         found.append(
             Move(
                 index,
                 t.handle_of(index.rule.table),
                 row,
-                None if old is None else index.entry(old, row),
-                None if new is None else _checked(handle, index, new, row),
+                None if old is None else _earlier_entry(index, old, row),
+                None if new is None else checked_entry(handle, index, new, row),
             )
         )
     return found
@@ -182,16 +183,24 @@ def indexed(handle: TableHandle, names: Iterable[str] | None = None) -> list[str
     return [name for name in columns if some is None or name in some]
 
 
-def _checked(handle: TableHandle, index: Index, value: bytes, row: bytes) -> bytes:
+def checked_entry(handle: TableHandle, index: Index, value: bytes, row: bytes) -> bytes:
+    """Return the key of an entry. Raises ValueError if it is too long; the message names row and column."""
     entry = index.entry(value, row)
     if len(entry) > MAX_ROW:
         together = "value" if index.rule.unique else "value and the row's key together"
         raise ValueError(
-            f"{handle.name}, row {described(handle, row)}: {index.rule.column}: the {together} have "
+            f"{handle.name}, row {described(handle, row)}: {source_of(index)}: the {together} have "
             f"{len(entry)} bytes in the index, at most {MAX_ROW} are allowed"
         )
     return entry
 
 
-def _shown(index: Index, value: bytes) -> str:
-    return shown(column_type(index.column.type).decode(value))
+def _earlier_entry(index: Index, value: bytes, row: bytes) -> bytes | None:
+    """Return the key of an entry, or None if it is too long: such a row is older than the index."""
+    entry = index.entry(value, row)
+    return entry if len(entry) <= MAX_ROW else None
+
+
+def source_of(index: Index) -> str:
+    """Return the name of the indexed column; for an internal column, the name of its source."""
+    return index.rule.column if index.column.copy is None else index.column.copy.source

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, NaiveDatetime
 from pydantic.fields import FieldInfo
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.runtime.html import html_records
+from percolator_core.schema.definition_checks import check_definition
 from percolator_core.schema.definitions import (
     DEFAULT_TABLETS,
     Column,
@@ -26,7 +28,6 @@ from percolator_core.schema.definitions import (
     IndexRule,
     RangeRule,
     TableDefinition,
-    check_definition,
     count_tablets,
 )
 from percolator_core.schema.predicates import ColumnExpression
@@ -57,6 +58,17 @@ entries for nulls."""
 
 Unique = Annotated[T, _Role("unique")]
 """Like `Indexed`, but each value occurs in at most one row; any number of rows may have null."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedFrom:
+    """A column's earlier name: ``price: Annotated[float, RenamedFrom("cost")]``.
+
+    `Database.migrate` renames the column ``name`` of the table, if the table has it and does not have the new
+    column. After that the hint has no effect, so it may stay in the model.
+    """
+
+    name: str
 
 
 class Hash:
@@ -165,6 +177,10 @@ class Table(BaseModel, metaclass=_TableType):
         ]
         return codec.join(parts)
 
+    def _repr_html_(self) -> str:
+        """Show the row in a notebook."""
+        return html_records([dict(self)], type(self).__name__)
+
     def __getitem__(self, column: str) -> Any:
         """Return the value of a column by its name, as in a row that was read without a model."""
         if column not in type(self).__pydantic_fields__:
@@ -176,13 +192,15 @@ class Table(BaseModel, metaclass=_TableType):
 class Field:
     """A field of a model as a column, with the conversions between values and bytes.
 
-    ``encode`` raises TypeError or ValueError with the reason.
+    ``encode`` raises TypeError or ValueError with the reason. ``renamed_from`` is the column's earlier name,
+    or an empty text.
     """
 
     column: Column
     role: Literal["key", "index", "unique"] | None
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    renamed_from: str = ""
 
 
 _Key: TypeAlias = tuple[KeyCodec, tuple[Field, ...]]
@@ -207,9 +225,7 @@ def is_table(model: type) -> bool:
 def definition_of(model: type[Table]) -> TableDefinition:
     """Return the table definition of a model.
 
-    Raises:
-        ConfigurationError: the model cannot be a table; the message names the field and the reason.
-        TypeError: ``model`` is no subclass of `Table`.
+    Raises ConfigurationError if the model cannot be a table, TypeError if it is no subclass of `Table`.
     """
     if not (isinstance(model, type) and issubclass(model, Table)):  # type: ignore[redundant-expr]
         raise TypeError(f"{model!r} is no table: give a subclass of percolator_core.Table, or a table's name")
@@ -292,6 +308,7 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
             f"{where}: a time without a time zone cannot be stored: declare the field as datetime, and give "
             "aware values"
         )
+    before = next((one.name for one in metadata if isinstance(one, RenamedFrom)), "")
     type_name, convert, restore = type_of(annotation, metadata, where)
     if role == "key" and nullable:
         raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
@@ -302,12 +319,13 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
     kind = column_type(type_name)
     if type_name == "json":
         encode, decode = json_codec(info.annotation)
-        return Field(Column(name, type_name, nullable), role, encode, decode)
+        return Field(Column(name, type_name, nullable), role, encode, decode, before)
     return Field(
         Column(name, type_name, nullable),
         role,
         kind.encode if convert is None else _composed(kind.encode, convert),
         kind.decode if restore is None else _composed(restore, kind.decode),
+        before,
     )
 
 

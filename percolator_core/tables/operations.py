@@ -9,28 +9,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from percolator_core.catalog.catalog import Tables
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.key_ranges import KeyRange, check_limit
+from percolator_core.layout.key_ranges import check_limit
+from percolator_core.runtime.html import Rows
 from percolator_core.schema.predicates import Predicate, bind
 from percolator_core.store import Store
 from percolator_core.tables import rows
-from percolator_core.tables.arrow_batch import RowBatch
-from percolator_core.tables.binding import Binding, Cells, binding_of, model_of, table_name
-from percolator_core.tables.indexes import Wanted
-from percolator_core.tables.instances import assigned
+from percolator_core.tables.binding import Binding, Cells, assigned, binding_of, model_of, table_name
+from percolator_core.tables.indexes import Writer
 from percolator_core.tables.lookup import ByIndex, by_index, choose, found_rows
 from percolator_core.tables.model import Table
-from percolator_core.tables.query import Query
-from percolator_core.tables.select import TabletSelect
+from percolator_core.tables.query import Query, Selector
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from percolator_core.layout.records import Write
-
 M = TypeVar("M", bound=Table)
 
 
-class TypedReads:
+class TypedReads(Selector):
     """The reads of typed tables; `Snapshot` inherits them.
 
     The argument ``table`` is a model or a name. With a model, rows are instances of the model. With a name,
@@ -54,14 +50,6 @@ class TypedReads:
         """Return the values of some cells of one row."""
         return self.values_of([(handle, row, list(fields))])[0]
 
-    def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
-        """Return the next step of each select, in one round trip."""
-        raise NotImplementedError
-
-    def values_of(self, wanted: Iterable[Wanted]) -> list[list[bytes | None]]:
-        """Return the values of some cells of many rows, row by row."""
-        raise NotImplementedError
-
     def own_rows(self, table: str) -> Collection[bytes]:  # noqa: ARG002
         """Return the rows of a table that this transaction has written."""
         return ()
@@ -69,10 +57,6 @@ class TypedReads:
     def handle_of(self, table: str) -> TableHandle:
         """Return a table by name. Raises UnknownTable."""
         return self._handles[table]
-
-    def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the approximate number of rows in each key range; removed rows may be included."""
-        raise NotImplementedError
 
     @overload
     def find(self, table: type[M], /, **key: Any) -> M | None: ...
@@ -93,8 +77,7 @@ class TypedReads:
             LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.get`.
         """
         binding = self._binding(table)
-        row = binding.key(key)
-        columns = binding.columns
+        row, columns = binding.key(key), binding.columns
         cells = rows.read(self, binding.handle, row, binding.value_columns(columns))
         return None if cells is None else binding.decode(row, cells, columns)
 
@@ -125,7 +108,7 @@ class TypedReads:
         columns: Sequence[str] | None = None,
         limit: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Rows[Any]:
         """Yield the rows for which ``where`` is true, in the order of their keys; None means all rows.
 
         ``t.select(Document, where=(Document.page_rank > 0.5) & (Document.url >= "a"), columns=["url"])``. The
@@ -145,15 +128,12 @@ class TypedReads:
         wanted = binding.chosen(columns)
         query = _query(binding, where, wanted)
         if limit == 0:
-            return iter(())
+            return Rows(iter(()))
         found = found_rows(self, query, limit=limit, reverse=reverse)
-        return map(partial(_decoded, binding, wanted), found)
+        return Rows(map(partial(_decoded, binding, wanted), found))
 
     def explain(
-        self,
-        table: type[Table] | str,
-        where: Predicate | bool | None = None,
-        limit: int | None = None,
+        self, table: type[Table] | str, where: Predicate | bool | None = None, limit: int | None = None
     ) -> str:
         """Return a text that names the tablets, or the index, that `select` would use for these rows.
 
@@ -179,15 +159,19 @@ class TypedReads:
         """
         from percolator_core.tables.arrow_values import pyarrow
 
-        pyarrow()  # if pyarrow is not installed, raise ConfigurationError before the next import
-        from percolator_core.tables.arrow import read_table, table_of
+        pa = pyarrow()  # if pyarrow is not installed, raise ConfigurationError before the next import
+        from percolator_core.tables.arrow import arrow_schema, of_found, read_batches
 
         binding = self._binding(table, fixed=True)
         query = _query(binding, where, binding.chosen(columns))
         plan = choose(self, query, None)
+        batches: Iterable[Any]
         if isinstance(plan, ByIndex):
-            return table_of(query, by_index(self, plan))
-        return read_table(self, query, plan.pieces, frozenset(self.own_rows(query.handle.name)))
+            batches = (batch for found in by_index(self, plan) for batch in of_found(query, found))
+        else:
+            own = frozenset(self.own_rows(query.handle.name))
+            batches = read_batches(self, query, plan.pieces, own)
+        return pa.Table.from_batches(batches, schema=arrow_schema(query.columns))
 
     def _binding(self, table: type[Table] | str, *, fixed: bool = False) -> Binding:
         """Return the binding; ``fixed`` fixes the snapshot first, for reads in several steps."""
@@ -195,14 +179,10 @@ class TypedReads:
         return binding_of(tables[table_name(table)], model_of(table))
 
 
-class TypedWrites(TypedReads):
+class TypedWrites(TypedReads, Writer):
     """The writes of typed tables; `Transaction` inherits them."""
 
     __slots__ = ()
-
-    def put(self, handle: TableHandle, row: bytes, column: bytes, write: Write) -> None:
-        """Buffer a write to an encoded column."""
-        raise NotImplementedError
 
     def insert(self, row: Table | type[Table] | str, /, **values: Any) -> None:
         """Add a row: ``t.insert(Document(url="a"))``, or by values, ``t.insert("documents", url="a")``.

@@ -21,9 +21,8 @@ from percolator_core.schema.partitions import Piece
 from percolator_core.schema.predicates import Bound, columns_of
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
-from percolator_core.tables.arrow_batch import RowBatch
 from percolator_core.tables.indexes import Reader
-from percolator_core.tables.select import TabletSelect
+from percolator_core.tables.select import RowBatch, TabletSelect
 
 Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 """A row key, and the encoded values of the selected columns; None means null."""
@@ -32,11 +31,17 @@ Found: TypeAlias = tuple[bytes, Sequence[bytes | None]]
 class Selector(Reader, Protocol):
     """The methods of a snapshot or transaction that a select calls."""
 
+    __slots__ = ()
+
+    @property
+    def start_timestamp(self) -> int:
+        """The timestamp of the snapshot."""
+
     def take_batches(self, selects: Sequence[TabletSelect]) -> list[RowBatch]:
         """Return the next step of each select, in one round trip."""
 
     def count_rows(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the approximate number of rows in each key range."""
+        """Return the approximate number of rows in each key range; removed rows may be included."""
 
     def own_rows(self, table: str) -> Collection[bytes]:
         """Return the rows of a table that the transaction has written."""
@@ -50,13 +55,7 @@ class Query:
     columns: tuple[Column, ...]
     bound: Bound | None = None
 
-    def select(
-        self,
-        piece: Piece,
-        *,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> TabletSelect:
+    def select(self, piece: Piece, *, limit: int | None = None, reverse: bool = False) -> TabletSelect:
         """Return the select of one piece; ``limit`` is the number of needed rows, if known."""
         handle = self.handle
         where = (handle, handle.tags[piece.tablet], piece.low, piece.high)
@@ -97,7 +96,9 @@ def in_order(
     chosen = list(pieces)
     most = None if limit is None else limit + len(own)
     selects = [query.select(piece, limit=most, reverse=reverse) for piece in chosen]
-    streams = [_rows_of(t, query, select, own, reverse) for select in _begun(t, query, selects, own, reverse)]
+    batches = t.take_batches(selects) if selects else []
+    found = [settled(t, query, batch, own, reverse=reverse) for batch in batches]
+    streams = [_rows_of(t, query, one, own, reverse) for one in zip(selects, found, strict=True)]
     mine = sorted((row for row in own if _is_in(chosen, query.handle, row)), reverse=reverse)
     judged = query.judge_many(t, mine) if mine else []
     return islice(heapq.merge(*streams, judged, key=itemgetter(0), reverse=reverse), limit)
@@ -111,25 +112,8 @@ def _is_in(pieces: Sequence[Piece], handle: TableHandle, row: bytes) -> bool:
     )
 
 
-def _begun(
-    t: Selector, query: Query, selects: Sequence[TabletSelect], own: Collection[bytes], reverse: bool
-) -> list[tuple[TabletSelect, list[Found]]]:
-    """Take the first step of all selects in one round trip."""
-    if not selects:
-        return []
-    batches = t.take_batches(selects)
-    return [
-        (select, settled(t, query, batch, own, reverse=reverse))
-        for select, batch in zip(selects, batches, strict=True)
-    ]
-
-
 def _rows_of(
-    t: Selector,
-    query: Query,
-    begun: tuple[TabletSelect, list[Found]],
-    own: Collection[bytes],
-    reverse: bool,
+    t: Selector, query: Query, begun: tuple[TabletSelect, list[Found]], own: Collection[bytes], reverse: bool
 ) -> Iterator[Found]:
     select, found = begun
     while True:

@@ -12,10 +12,12 @@ row's entries conflict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import RowExists, RowNotFound
 from percolator_core.layout.records import PUT
+from percolator_core.schema.conversions import copied
 from percolator_core.tables.indexes import (
     GONE,
     HERE,
@@ -50,8 +52,7 @@ def read_many(
 def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]], *, whole: bool) -> None:
     """Read all cells that the writes of these rows will need, into the transaction's cache.
 
-    An insert needs all columns (``whole``), and so does an upsert that sets only some columns. Other writes
-    need only the indexed columns.
+    Inserts, and upserts of only some columns, need all columns (``whole``); other writes the indexed ones.
     """
     columns = handle.definition.value_columns
     fields = _fields(handle, [column.name for column in columns] if whole else indexed(handle))
@@ -65,12 +66,10 @@ def prefetch(t: Writer, handle: TableHandle, some: Iterable[tuple[bytes, Cells]]
 def insert(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
     """Add a row; a column without a cell gets the table's ``missing`` value.
 
-    Raises:
-        RowExists: a row has this key, or another row has the same value in a unique column.
-        ValueError: an entry of an index would be too long.
+    Raises RowExists if a row has this key, and as `moves`.
     """
-    names = [column.name for column in handle.definition.value_columns]
-    marker, found, holders = _look(t, handle, row, names, cells)
+    cells = {**handle.definition.defaults, **cells}
+    marker, found, holders = _look(t, handle, row, _to_read(handle), cells)
     if marker is not None:
         raise RowExists(f"{handle.name} has a row {described(handle, row)}: use update or upsert")
     write(t, handle, row, _to_add(cells, found), {}, holders, is_new=True)
@@ -81,14 +80,14 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
 
     Raises as `insert`, but an existing key is no error.
     """
-    names = [column.name for column in handle.definition.value_columns]
-    whole = all(name in cells for name in names)
+    whole = all(column.name in cells for column in handle.definition.value_columns if column.copy is None)
     if whole and not handle.definition.indexes:
         # All columns are written, whether the row exists or not, so no read is necessary.
         write(t, handle, row, cells, {}, {}, is_new=True)
         return
-    every = {**defaults, **cells}
-    marker, found, holders = _look(t, handle, row, indexed(handle) if whole else names, every)
+    every = {**handle.definition.defaults, **defaults, **cells}
+    names = indexed(handle) if whole else _to_read(handle)
+    marker, found, holders = _look(t, handle, row, names, every)
     if marker is not None:
         write(t, handle, row, cells, found, holders)
     else:
@@ -96,14 +95,9 @@ def upsert(t: Writer, handle: TableHandle, row: bytes, cells: Cells, defaults: C
 
 
 def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
-    """Set cells of an existing row.
-
-    Raises:
-        RowNotFound: there is no such row.
-        RowExists: another row has the same value in a unique column.
-        ValueError: as `insert`.
-    """
-    marker, found, holders = _look(t, handle, row, indexed(handle, cells), cells)
+    """Set cells of an existing row. Raises RowNotFound if there is none, and as `moves`."""
+    copies = [one.name for one in handle.definition.copies if one.copy and one.copy.source in cells]
+    marker, found, holders = _look(t, handle, row, indexed(handle, [*cells, *copies]), cells, is_new=False)
     if marker is None:
         raise RowNotFound(f"{handle.name} has no row {described(handle, row)}: use insert or upsert")
     write(t, handle, row, cells, found, holders)
@@ -111,7 +105,7 @@ def update(t: Writer, handle: TableHandle, row: bytes, cells: Cells) -> None:
 
 def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
     """Remove a row; return False if the row does not exist."""
-    marker, found, _ = _look(t, handle, row, indexed(handle), {})
+    marker, found, _ = _look(t, handle, row, indexed(handle), {}, is_new=False)
     if marker is None:
         return False
     planned = moves(t, handle, row, found, dict.fromkeys(found), {})
@@ -121,6 +115,12 @@ def remove(t: Writer, handle: TableHandle, row: bytes) -> bool:
     for move in planned:
         move.write(t)
     return True
+
+
+def _to_read(handle: TableHandle) -> list[str]:
+    """Return the columns to read before a row is added: all but internal ones without an index."""
+    columns, own = handle.definition.value_columns, indexed(handle)
+    return [column.name for column in columns if column.copy is None or column.name in own]
 
 
 def _fields(handle: TableHandle, names: Iterable[str]) -> list[ColumnFields]:
@@ -140,10 +140,19 @@ def _row(
 
 
 def _look(
-    t: Writer, handle: TableHandle, row: bytes, names: Sequence[str], cells: Cells
+    t: Writer,
+    handle: TableHandle,
+    row: bytes,
+    names: Sequence[str],
+    cells: Cells,
+    *,
+    is_new: bool = True,
 ) -> tuple[bytes | None, dict[str, bytes | None], dict[str, bytes | None]]:
     """Read the marker, cells of some columns, and the rows that have the new values of unique columns."""
     fields = _fields(handle, names)
+    if handle.definition.copies:
+        with suppress(ValueError):  # `write` raises it, if the value is written
+            cells = {**cells, **_copies(handle, row, cells, is_new=is_new)}
     unique = holders_to_read(t, handle, cells) if handle.definition.indexes else []
     if unique:
         (marker, *found), *holders = t.values_of([(handle, row, fields), *(wanted for _, wanted in unique)])
@@ -155,10 +164,7 @@ def _look(
 
 
 def _to_add(cells: Cells, found: Cells) -> Cells:
-    """Return the cells of a new row. A stored cell becomes null if the new row has no value for its column.
-
-    Such a cell exists only if a program wrote it without the row's marker.
-    """
+    """Return the cells of a new row, and null for a stored cell that another program left without a row."""
     every = {name: cells.get(name) for name in found}
     return {name: value for name, value in every.items() if value is not None or found[name] is not None}
 
@@ -173,7 +179,15 @@ def write(  # noqa: PLR0917
     *,
     is_new: bool = False,
 ) -> None:
-    """Write cells of a row, and move its entries in the indexes (`moves`)."""
+    """Write cells of a row, and move its entries in the indexes (`moves`).
+
+    While the type of a column is being changed, a write of the column also writes its copy. Raises ValueError
+    if the new type has no exact equivalent of a value.
+    """
+    if is_new and handle.definition.defaults:
+        cells = {**handle.definition.defaults, **cells}
+    if handle.definition.copies:
+        cells = {**cells, **_copies(handle, row, cells, is_new=is_new)}
     planned = moves(t, handle, row, before, cells, holders)
     if is_new:
         t.put(handle, row, handle.marker.encoded, HERE)
@@ -181,3 +195,21 @@ def write(  # noqa: PLR0917
         t.put(handle, row, handle.columns[name].encoded, GONE if value is None else (PUT, value))
     for move in planned:
         move.write(t)
+
+
+def _copies(handle: TableHandle, row: bytes, cells: Cells, *, is_new: bool) -> Cells:
+    """Return the cells of internal columns that belong to ``cells``. A new row has a copy in each case."""
+    definition = handle.definition
+    found: dict[str, bytes | None] = {}
+    for column in definition.copies:
+        assert column.copy is not None
+        name = column.copy.source
+        if name in cells or is_new:
+            try:
+                found[column.name] = copied(definition.by_name[name], column, cells.get(name))
+            except ValueError as error:
+                raise ValueError(
+                    f"{handle.name}, row {described(handle, row)}: {name}: {error}; `percolator migrate` is "
+                    f"changing the type of the column to {column.type}: write another value"
+                ) from None
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
@@ -24,6 +24,9 @@ from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Direction
 from percolator_core.scripts.replies import Based, Selected
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PAGE_ROWS: Final = 4096
 PAGE_BYTES: Final = 1 << 20
@@ -86,11 +89,9 @@ def _is_solid(column: Column) -> bool:
 class Batch:
     """The rows that a step returned, in row order.
 
-    ``row_keys`` is the concatenation of all row keys, and ``cells`` is the concatenation of all versions, row
-    by row. ``lengths`` has for each row the length of its key and of each cell that is not solid; 0 means
-    null.
-    ``unsettled`` has the keys of rows that the store could not evaluate because of a lock. The caller reads
-    these rows one by one.
+    ``row_keys`` has all row keys joined, and ``cells`` all versions, row by row. ``lengths`` has for each row
+    the length of its key and of each cell that is not solid; 0 means null. ``unsettled`` has the keys of rows
+    that the store could not evaluate because of a lock. The caller reads these rows one by one.
     """
 
     __slots__ = ("_ends", "_keys", "_sizes", "cells", "layout", "lengths", "row_keys", "unsettled")
@@ -121,8 +122,7 @@ class Batch:
     def rows(self) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
         """Yield each row's key and the encoded values of the selected columns; None means null.
 
-        Raises:
-            ConfigurationError: the cells do not match the table's definition.
+        Raises ConfigurationError if the cells do not match the table's definition.
         """
         columns = [self.values(column) for column in self.layout.columns]
         rows = zip(*columns, strict=True) if columns else repeat((), len(self))
@@ -176,13 +176,57 @@ def misfit(definition: TableDefinition) -> ConfigurationError:
     )
 
 
+class ArrowBatch:
+    """The rows of a step in a tablet with a base, with the methods of `Batch`; ``unsettled`` is empty.
+
+    ``table`` has the row keys, then the columns of ``layout``, in the types of `arrow_values.arrow_type`.
+    The default of a column (`Column.missing`) is already in the place of nulls.
+    """
+
+    def __init__(self, layout: Layout, table: pa.Table) -> None:
+        self.layout = layout
+        self.unsettled: list[bytes] = []
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @cached_property
+    def keys(self) -> list[bytes]:
+        """The row keys."""
+        found: list[bytes] = self._table.column(0).to_pylist()
+        return found
+
+    def rows(self) -> Iterator[tuple[bytes, tuple[bytes | None, ...]]]:
+        """Yield each row's key and the encoded values of the selected columns; None means null."""
+        columns = [self.values(column) for column in self.layout.columns]
+        rows = zip(*columns, strict=True) if columns else repeat((), len(self))
+        return zip(self.keys, rows, strict=True)
+
+    def values(self, column: Column) -> Sequence[bytes | None]:
+        """Return the encoded values of a selected column, row by row."""
+        from percolator_core.tables.arrow_columns import stored  # it needs pyarrow
+
+        kind = column_type(column.type)
+        return [value for chunk in self.column(column).chunks for value in stored(kind, chunk)]
+
+    def column(self, column: Column) -> pa.ChunkedArray:
+        """Return a selected column."""
+        # The column is found by its position, because the column of the row keys may have the same name.
+        names = [one.name for one in self.layout.columns]
+        return self._table.column(1 + names.index(column.name))
+
+
+RowBatch: TypeAlias = Batch | ArrowBatch
+"""The rows that a step of a select returned."""
+
+
 class TabletSelect:
     """A select of rows in one tablet, in bounded steps.
 
-    ``columns`` are the selected columns, in the key or outside. ``bound`` is the predicate; None selects all
-    rows. ``low`` is the inclusive lower bound of the row keys. ``high`` is the exclusive upper bound; None
-    means no upper bound. A step takes at most two or three milliseconds of the server's time. ``limit`` is
-    the number of needed rows, if known.
+    ``bound`` is the predicate; None selects all rows. Row keys are from ``low`` to below ``high``; None means
+    no upper bound. A step takes at most two or three milliseconds of the server's time. ``limit`` is the
+    number of needed rows, if known. ``more`` is True if another step may return more rows.
 
     If a step returns None, the snapshot is below the safe point, and the caller must not call `take`.
     """
@@ -227,7 +271,6 @@ class TabletSelect:
         self._stored = [column.stored.encode() for column in layout.cells]
         self._predicate = asked.arguments
         self.more = True
-        """True if another step may return more rows."""
 
     @property
     def reached(self) -> bytes:
@@ -254,8 +297,7 @@ class TabletSelect:
     def reach(self, bound: bytes | None) -> None:
         """Set the range of the next step, after a step whose rows the caller has read itself.
 
-        ``bound`` is the first key of the next step, or in a backward select its exclusive end. None ends the
-        select.
+        ``bound`` is its first key, or in a backward select its exclusive end. None ends the select.
         """
         self.more = bound is not None
         if bound is not None and self.reverse:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.errors import RowExists
+from percolator_core.errors import RowExists, TransactionConflict
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name
 from percolator_core.tables.indexes import (
@@ -23,16 +23,21 @@ from percolator_core.tables.indexes import (
     Reader,
     Wanted,
     Writer,
+    checked_entry,
     described,
     holder_of,
     indexes_of,
+    source_of,
 )
 from percolator_core.tables.model import Table
 
 _AT_ONCE: Final = 500
 """The number of rows that one read compares, or one transaction repairs."""
 
+_ATTEMPTS_OF_ONE: Final = 30
+
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Readable(Reader, Protocol):
@@ -51,16 +56,13 @@ class Repairable(Protocol):
     def snapshot(self) -> AbstractContextManager[Any]:
         """Return a snapshot, which is pinned inside a ``with`` statement."""
 
-    def run(self, fn: Callable[[Any], T]) -> T:
+    def run(self, fn: Callable[[Any], T], attempts: int = ..., /) -> T:
         """Run a function in a transaction, and repeat it on a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A missing entry of an index, or an entry without its row.
-
-    ``index`` is the table of the index, ``row`` the key of the row and ``value`` the encoded indexed value.
-    """
+    """A missing entry of the index with the table ``index``, or an entry without its row."""
 
     index: str
     row: bytes
@@ -69,46 +71,66 @@ class Difference:
 
 
 def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
-    """Return the differences between a table and its indexes in a snapshot.
+    """Return the differences between a table and its indexes in a snapshot, except indexes being built.
 
     This reads the table and each index once. For a large table pin the snapshot: ``with db.snapshot() as t``.
 
     Raises:
         UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Snapshot.select`.
     """
-    return list(_differences(t, t.handle_of(table_name(table))))
+    handle = t.handle_of(table_name(table))
+    complete = [one for one in indexes_of(handle) if one.rule.complete_from is not None]
+    return list(differences(t, handle, complete))
 
 
-def rebuild_indexes(db: Repairable, table: type[Table] | str) -> int:
-    """Repair all indexes of a table; return the number of entries that were added or removed.
+def rebuild_indexes(db: Repairable, table: type[Table] | str, index: str | None = None) -> int:
+    """Repair the indexes of a table; return the number of entries that were added or removed.
 
-    Other clients may write at the same time: a transaction that moves an entry conflicts with the repair of
-    this entry, and the repair runs again. Rows do not change, so no observer runs. Call this again after an
-    interruption.
+    ``index`` is the table of one index; None means all indexes. Other clients may write at the same time: a
+    transaction that moves an entry conflicts with the repair of this entry, and the repair runs again. Rows
+    do not change, so no observer runs. Call this again after an interruption.
 
     Raises:
         RowExists: two rows have the same value in a unique column, so one of them has no entry: change one of
             the two, and call this again. All other differences are repaired.
+        ValueError: an entry would be too long: change the row that the message names, and call this again.
         TransactionConflict: other clients changed the same rows again and again. Call this again.
         UnknownTable, LockTimeout, StoreUnavailable: as `Snapshot.select`.
     """
     name, repaired = table_name(table), 0
     twice: list[str] = []
     with db.snapshot() as snapshot:
-        for some in _batches(_differences(snapshot, snapshot.handle_of(name))):
-            done, refused = db.run(lambda t, some=some: repair(t, t.handle_of(name), some))  # type: ignore[misc]
-            repaired += done
-            twice += refused
+        handle = snapshot.handle_of(name)
+        chosen = [one for one in indexes_of(handle) if index in {None, one.rule.table}]
+        for some in batches(differences(snapshot, handle, chosen)):
+            for done, refused in run_in_parts(db, lambda t, part: repair(t, t.handle_of(name), part), some):
+                repaired += done
+                twice += refused
     if twice:
         raise RowExists(f"{twice[0]}: change one row, and rebuild the indexes again")
     return repaired
 
 
-def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
-    """Repair the differences that still exist.
+def run_in_parts(
+    db: Repairable, fn: Callable[[Any, Sequence[S]], T], some: Sequence[S], attempts: int = 3
+) -> Iterator[T]:
+    """Run a function for a batch in one transaction; after ``attempts`` conflicts, in one for each half.
 
-    Return the number of repairs, and a message for each repair that is impossible.
+    With many rows, each attempt may meet a write of another client. A single row has more attempts, and then
+    raises TransactionConflict.
     """
+    try:
+        yield db.run(lambda t: fn(t, some), attempts if len(some) > 1 else _ATTEMPTS_OF_ONE)
+    except TransactionConflict:
+        if len(some) == 1:
+            raise
+        middle = len(some) // 2
+        for half in (some[:middle], some[middle:]):
+            yield from run_in_parts(db, fn, half, attempts)
+
+
+def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
+    """Repair the differences that still exist; return their number, and a message for each refused repair."""
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
     # A table that was dropped and created again may have none of these indexes.
@@ -118,17 +140,17 @@ def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[
     t.values_of(wanted for one, index in known for wanted in _of(t, handle, index, one.value, one.row))
     for one, index in known:
         cell, holder = _as_it_is(t, handle, index, one.value, one.row)
-        table, entry = t.handle_of(one.index), index.entry(one.value, one.row)
+        table = t.handle_of(one.index)
         if one.missing and cell == one.value and holder != one.row:
             if holder is not None and _as_it_is(t, handle, index, one.value, holder)[0] == cell:
                 refused.append(
-                    f"{handle.name} has the same value of the unique column {index.rule.column} in two rows, "
+                    f"{handle.name} has the same value of the unique column {source_of(index)} in two rows, "
                     f"{described(handle, holder)} and {described(handle, one.row)}"
                 )
                 continue
-            Move(index, table, one.row, None, entry).write(t)
+            Move(index, table, one.row, None, checked_entry(handle, index, one.value, one.row)).write(t)
         elif not one.missing and cell != one.value and holder == one.row:
-            Move(index, table, one.row, entry, None).write(t)
+            Move(index, table, one.row, index.entry(one.value, one.row), None).write(t)
         else:
             continue
         repaired += 1
@@ -150,8 +172,9 @@ def _as_it_is(
     return cell, entry if index.rule.unique or entry is None else row
 
 
-def _differences(t: Readable, handle: TableHandle) -> Iterator[Difference]:
-    found = [index for index in indexes_of(handle) if index.column.missing is None]
+def differences(t: Readable, handle: TableHandle, indexes: Iterable[Index]) -> Iterator[Difference]:
+    """Yield the differences between a table and some of its indexes in a snapshot."""
+    found = [index for index in indexes if index.column.missing is None]
     yield from _missing(t, handle, found)
     for index in found:
         yield from _stray(t, handle, index)
@@ -161,7 +184,7 @@ def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[D
     columns = [index.rule.column for index in found]
     if not columns:
         return
-    for some in _batches(t.scan(handle.name, columns=columns)):
+    for some in batches(t.scan(handle.name, columns=columns)):
         for index in found:
             name, table = index.rule.column, t.handle_of(index.rule.table)
             pairs = [(cells[name], row) for row, cells in some if name in cells]
@@ -175,7 +198,7 @@ def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[D
 def _stray(t: Readable, handle: TableHandle, index: Index) -> Iterator[Difference]:
     table = t.handle_of(index.rule.table)
     field = handle.columns[index.rule.column]
-    for some in _batches(_entries(t, table, index)):
+    for some in batches(_entries(t, table, index)):
         cells = t.values_of((handle, row, [field]) for _, row in some)
         for (value, row), (cell,) in zip(some, cells, strict=True):
             if cell != value:
@@ -191,7 +214,8 @@ def _entries(t: Readable, table: TableHandle, index: Index) -> Iterator[tuple[by
     return (index.split(codec.encode(tuple(entry.values()))) for entry in t.select(table.name))
 
 
-def _batches(every: Iterable[T]) -> Iterator[list[T]]:
+def batches(every: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the items in lists of the size that one read compares, or one transaction repairs."""
     found = iter(every)
     while some := list(islice(found, _AT_ONCE)):
         yield some

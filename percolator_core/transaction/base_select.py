@@ -33,8 +33,7 @@ Fetch = Callable[[TabletScan], bytes]
 def merged_step(select: TabletSelect, base: bytes, others: OtherReads, fetch: Fetch) -> pa.Table:
     """Return the rows of the next step of a select, and prepare the step after it.
 
-    ``base`` is the reference of the tablet's base that the store has just returned. Raises the errors of a
-    select.
+    ``base`` is the reference of the tablet's base from the store. Raises the errors of a select.
     """
     handle, reverse = select.handle, select.reverse
     low, high = select.range

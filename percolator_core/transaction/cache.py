@@ -23,8 +23,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
     """The values of cells by column and row. A column belongs to one table. None is a missing cell.
 
     ``room`` is the number of bytes that may still be added. ``prefetch`` is the policy that adds columns to
-    the reads of a transaction; None means no policy. The transaction sets both attributes: a constructor
-    would make each transaction slower.
+    reads, or None. The transaction sets both attributes: a constructor would make each transaction slower.
     """
 
     __slots__ = ("prefetch", "room")
@@ -51,10 +50,7 @@ class Cache(dict[ColumnFields, dict[bytes, bytes | None]]):
             cells[row] = value
 
     def keep_extra(self, read: RowRead, limit: bytes) -> None:
-        """Add the cells that prefetch has read, except a cell whose version and lock do not show its value.
-
-        This waits for no lock.
-        """
+        """Add the prefetched cells, except one whose version and lock do not show its value."""
         if self.prefetch is not None:
             self.prefetch.brought += len(read.extra)
         pairs = iter(read.brought)

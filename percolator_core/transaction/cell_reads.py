@@ -44,16 +44,10 @@ from percolator_core.runtime import process
 from percolator_core.store import Store
 from percolator_core.store.packing import Command, pack_read
 from percolator_core.transaction.cache import Cache
-from percolator_core.transaction.client import Client
 from percolator_core.transaction.late_reads import Cold, LateReads, Unsettled
-from percolator_core.transaction.row_read import (
-    BYTES_AT_ONCE,
-    CELLS_AT_ONCE,
-    UNREAD,
-    RowRead,
-)
+from percolator_core.transaction.row_read import BYTES_AT_ONCE, CELLS_AT_ONCE, UNREAD, RowRead
 from percolator_core.transaction.scan import delta_of, merged_cells, settled_row
-from percolator_core.transaction.write_buffer import TableWrites
+from percolator_core.transaction.write_set import TableWrites
 
 _FIRST_STEP: Final = 500
 """The number of cells in the first step, in which the size of the values is not known yet."""
@@ -92,16 +86,12 @@ class CellReads(LateReads):
     _after: int | None
     _cache: Cache
     _cached: int
-    _client: Client
     _gets: int
-    _handles: Tables
-    _limit: bytes
     _operations: int
     _process: int
     _requests: int
     _scans: int
     _sent: int
-    _start_ts: int | None
     _state: Literal["open", "committed", "discarded"]
     _writes: dict[str, TableWrites]
 
@@ -124,10 +114,7 @@ class CellReads(LateReads):
     def values_of(
         self, wanted: Iterable[tuple[TableHandle, bytes, Sequence[ColumnFields]]]
     ) -> list[list[bytes | None]]:
-        """Return the values of some cells of many rows, row by row.
-
-        Each row needs one command. The commands are sent in bounded steps.
-        """
+        """Return the values of some cells of many rows, row by row. Each row needs one command."""
         self._must_be_open()
         wanted = list(wanted)
         values = iter(self._values(wanted))
@@ -177,10 +164,8 @@ class CellReads(LateReads):
     def _follow(self, timestamp: int, epoch: bytes | None, cells: Sequence[_Cell]) -> int:
         """Load the tables as of the snapshot's timestamp, after a change of the catalog.
 
-        Return the timestamp, or a newer one if no cell was read yet.
-
-        Raises:
-            TransactionConflict: the cells were read with another definition of their table.
+        Return the timestamp, or a newer one if no cell was read yet. Raises TransactionConflict if the cells
+        were read with another definition of their table.
         """
         while True:
             tables = self._handles = self._client.catalog.refresh()
@@ -240,7 +225,7 @@ class CellReads(LateReads):
                 if value is UNREAD:
                     read = reads.get((handle, row))
                     if read is None:
-                        read = reads[handle, row] = RowRead(handle, row)
+                        read = reads[handle, row] = RowRead(handle, row, [])
                     read.columns.append(column)
                     read.positions.append(len(values))
                     missing += 1
@@ -335,7 +320,7 @@ class CellReads(LateReads):
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
-        # These commands follow the reads: if `stands` is True for a tablet now, it was so during the reads.
+        # These commands follow the reads: what `base_below` says of a tablet now was so during the reads.
         asked = list(dict.fromkeys(standings))
         whole = [*commands, *asked] if asked else commands
         if self._start_ts is None:
@@ -372,7 +357,7 @@ class CellReads(LateReads):
         """The cells of a row from its newest versions.
 
         None if other versions may be the visible ones: a cell has a lock or a version above the snapshot, or
-        `stands` is False for the tablet.
+        `base_below` returns None for the tablet.
         """
         self._must_be_of_this_process()
         self._round_trips += 1

@@ -59,26 +59,18 @@ class Client:
         self.bases = bases or Bases()
         self.tally = Tally()
         self.one_call_a_tablet = store.clustered
-        """True if a script may touch only one tablet, as on a cluster.
-
-        Then no script can reach both a tablet and the oracle, so that every commit has two phases.
-        """
+        """True if a script may touch only one tablet, as on a cluster; then every commit has two phases."""
         self.finish_schema_change: Callable[[str, bytes], None] = lambda _name, _version: None
         """Finishes or repairs a schema change after a tablet refused a version; may raise LockTimeout.
 
-        `Database` sets this function. Without it a refused transaction only loads the catalog again.
+        `Database` sets it. Without it a refused transaction only loads the catalog again.
         """
         self.lives: dict[int, Life] = {}
-        """The life in each process, by process id: a forked child is another client with another
-        name."""
+        """The life in each process, by its id: a forked child is another client with another name."""
 
     def owner(self) -> bytes:
-        """Return this client's name in locks.
-
-        The first call sets the liveness token, so no lock is older than the token.
-        """
-        life = self.lives.get(process.pid)
-        return (life or self._come_alive()).owner
+        """Return this client's name in locks. The first call sets the token, so no lock is older than it."""
+        return (self.lives.get(process.pid) or self._come_alive()).owner
 
     def active_observers(self) -> set[str]:
         """The names of the observers of the newest activation."""
@@ -100,10 +92,9 @@ class Client:
         return (b"EXISTS", self.token_of(owner))
 
     def declare_dead(self, owners: Iterable[str]) -> None:
-        """Delete the liveness tokens of clients whose processes have certainly ended.
+        """Delete the tokens of clients, so that their locks can be resolved before the tokens expire.
 
-        Their locks can then be resolved before the tokens expire. The caller must have seen each process end:
-        running transactions of a live client would be aborted.
+        The caller must have seen each process end: running transactions of a live client would be aborted.
         """
         keys = [self.token_of(owner.encode()) for owner in owners]
         if keys:
@@ -144,7 +135,7 @@ class Client:
     def renew(self, owner: bytes) -> None:
         """Renew the token, or set a lost one again, and raise the oracle's high-water mark.
 
-        A renewal that reaches the server after `close` has deleted the token creates no new token.
+        A renewal that arrives after `close` has deleted the token creates no new one.
         """
         if self._set_token(owner, b"XX"):
             return
@@ -153,10 +144,7 @@ class Client:
             self._set_token(owner)
 
     def _set_token(self, owner: bytes, *only: bytes) -> bool:
-        """Set the token, with the options ``only`` of SET, and raise the oracle's high-water mark.
-
-        Return False if the options prevented it.
-        """
+        """Set the token, and raise the high-water mark; return False if an option ``only`` of SET refused."""
         # `call_apart` uses a connection of its own: a hub would run other tasks before the reply arrives.
         apart = self.store.call_apart
         token: Command = (b"SET", self.token_of(owner), b"", b"PX", int(TOKEN_LIFE * 1000), *only)

@@ -36,9 +36,9 @@ from percolator_core.store.packing import NUMBERS
 from percolator_core.transaction import write_set
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Resolver, settling
-from percolator_core.transaction.write_buffer import TableWrites
 from percolator_core.transaction.write_set import (
     Mutation,
+    TableWrites,
     bounded_calls,
     in_batches,
     tags_and_cells,
@@ -49,10 +49,7 @@ T = TypeVar("T")
 D = TypeVar("D", Prewritten, Committed, Fate)
 
 AtOnce: TypeAlias = tuple[Call[Prewritten], Prewritten, bool]
-"""A commit in one call: the call, its reply, and True if the call was sent twice.
-
-It is a plain tuple, which is fast to make, because each such commit makes one.
-"""
+"""A commit in one call: the call, its reply, and True if the call was sent twice."""
 
 _PARTS: Final = 5
 """The number of arguments for each prewritten cell."""
@@ -100,8 +97,8 @@ class Commit:
     def run(self, at_once: AtOnce | None = None) -> int:
         """Commit and return the commit timestamp. Raises as `Transaction.commit`.
 
-        ``at_once`` is an earlier attempt to commit in one call, which the server has refused. This method may
-        send the same call again. None means that there was no such attempt.
+        ``at_once`` is a refused attempt to commit in one call, which may be sent again; None means no
+        attempt.
         """
         try:
             if at_once is not None:
@@ -360,10 +357,8 @@ def decisively(  # noqa: PLR0917
 def notify(client: Client, mutations: list[Mutation]) -> int:
     """Commit a write set that has only notifications; return the commit timestamp.
 
-    Raises:
-        TransactionConflict: a table was changed or dropped after `Transaction.notify`. Notifying again
-            does no harm.
-        StoreUnavailable: the store does not answer. Notifying again does no harm.
+    Raises TransactionConflict if a table was changed or dropped after `Transaction.notify`, or
+    StoreUnavailable. Notifying again does no harm.
     """
     notifications = []
     for call in bounded_calls(mutations, client.one_call_a_tablet):

@@ -17,9 +17,8 @@ from percolator_core.schema.definitions import Column
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import read_cells
 from percolator_core.store.packing import Command
-from percolator_core.tables.arrow_batch import ArrowBatch
 from percolator_core.tables.operations import TypedReads
-from percolator_core.tables.select import TabletSelect
+from percolator_core.tables.select import ArrowBatch, TabletSelect
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import Patience, Resolver
 from percolator_core.transaction.row_read import RowRead
@@ -31,20 +30,16 @@ _AT_ONCE: Final = 16
 Unsettled: TypeAlias = tuple[RowRead, ColumnFields, int]
 """A cell whose newest version and lock did not suffice for the read, and its position among the values."""
 
-
 Cold: TypeAlias = tuple[Wanted, Sequence[int]]
 """Cells of a row that the store does not have, and their positions among the values."""
 
 
 class _Found(NamedTuple):
-    """The result of a read by script: the visible version or None, and the lock that blocks the read or None.
-
-    ``base`` is the reference of the tablet's base.
-    """
-
     version: Version | None
     lock: bytes | None
+    """The lock that blocks the read."""
     base: bytes
+    """The reference of the tablet's base."""
 
 
 def with_cold(versions: list[Version], cold: Version | None, most: int) -> list[Version]:
@@ -68,11 +63,6 @@ class LateReads(TypedReads):
     _round_trips: int
     _scanned: int
     _start_ts: int | None
-
-    @property
-    def start_timestamp(self) -> int:
-        """The snapshot's timestamp in microseconds."""
-        raise NotImplementedError
 
     def _ask(self, commands: Sequence[Command]) -> tuple[list[Any], Any]:
         """Return the replies to reads of cells."""
@@ -110,8 +100,7 @@ class LateReads(TypedReads):
     ) -> Iterator[tuple[TabletBase, dict[bytes, Delta]]]:
         """Yield the base of each tablet of a typed table, and the deltas of the tablet's rows in the store.
 
-        ``columns`` are value columns. The caller must limit the number of rows. Raises the errors of a
-        select.
+        The caller must limit the number of rows. Raises the errors of a select.
         """
         fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
         if len(fields) > len(handle.definition.value_columns):
@@ -165,8 +154,10 @@ class LateReads(TypedReads):
         """Read the cells of both lists, and write each value to its position in ``values``."""
         if unsettled:
             self._settle(unsettled, cold, values)
-        if cold:
-            self._read_bases(cold, values)
+        found = self._client.bases.values([wanted for wanted, _ in cold]) if cold else []
+        for (_, positions), cells in zip(cold, found, strict=True):
+            for position, value in zip(positions, cells, strict=True):
+                values[position] = value
 
     def _settle(self, unsettled: Sequence[Unsettled], cold: list[Cold], values: list[bytes | None]) -> None:
         """Read the unsettled cells by script; add to ``cold`` those that the base may have."""
@@ -178,13 +169,6 @@ class LateReads(TypedReads):
             values[position] = None if version is None else version.value
             if version is None and found.base:
                 cold.append((Wanted((handle, handle.tag(row), found.base), row, [column]), [position]))
-
-    def _read_bases(self, cold: Sequence[Cold], values: list[bytes | None]) -> None:
-        """Read from the bases the cells that the store does not have."""
-        found = self._client.bases.values([wanted for wanted, _ in cold])
-        for (_, positions), cells in zip(cold, found, strict=True):
-            for position, value in zip(positions, cells, strict=True):
-                values[position] = value
 
     def _of_base(self, handle: TableHandle, row: bytes, column: bytes, base: bytes) -> Version | None:
         return self._client.bases.versions([Wanted((handle, handle.tag(row), base), row, [column])])[0][0]

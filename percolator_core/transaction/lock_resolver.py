@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 from percolator_core.layout.keys import decode_primary
 from percolator_core.layout.records import Lock, start_of_lock, unpack_lock
 from percolator_core.scripts import calls
-from percolator_core.scripts.calls import Call
 from percolator_core.scripts.replies import Fate
 from percolator_core.store.packing import Command
 from percolator_core.transaction.client import Client
@@ -79,14 +78,13 @@ class Resolver:
         if not locks:
             return {}
         # The decisions are durable: a failover must not undo a decision on which other clients rely.
-        asked = [self._question(lock, owner_is) for lock in locks]
+        asked = []
+        for lock in locks:
+            primary = decode_primary(lock.primary)
+            cell = primary.tag, lock.start_ts, primary.row, primary.column
+            asked.append(calls.resolve_primary(*cell, owner_is, lock.wall, lock.ttl_ms))
         fates = self._client.store.run_all(asked, durably=True)
         return {lock.start_ts: fate for lock, fate in zip(locks, fates, strict=True)}
-
-    def _question(self, lock: Lock, owner_is: Literal["dead", "alive"]) -> Call[Fate]:
-        primary = decode_primary(lock.primary)
-        cell = primary.tag, lock.start_ts, primary.row, primary.column
-        return calls.resolve_primary(*cell, owner_is, lock.wall, lock.ttl_ms)
 
 
 class Patience:

@@ -17,10 +17,11 @@ from operator import add
 from typing import Final, TypeAlias
 
 from percolator_core.runtime import process
+from percolator_core.runtime.html import Shown
 
 
 @dataclass(slots=True)
-class Cost:
+class Cost(Shown):
     """Counters of one transaction.
 
     Attributes:

@@ -55,8 +55,7 @@ class Oracle:
     def accept(self, timestamp: int, seen_before: int) -> int:
         """Check and return a new timestamp; ``seen_before`` is the value of `seen` when it was requested.
 
-        Raises:
-            StoreUnavailable: time went backwards: the store has lost data, or another store answers.
+        Raises StoreUnavailable if time went back: the store has lost data, or another store answers.
         """
         if timestamp <= seen_before:
             raise StoreUnavailable(
@@ -91,8 +90,7 @@ class Oracle:
     def timestamp_then(self, *commands: Command) -> tuple[int, bytes | None, list[Any]]:
         """Return a fresh timestamp, the catalog's epoch at that time, and the replies to ``commands``.
 
-        First the timestamp is given out and the epoch is read, then the commands run. All this takes one
-        round trip. The epoch counts the changes of the catalog; it is None before the first change.
+        The commands run after the timestamp is given out, in the same round trip.
         """
         seen = self.seen
         timestamp, epoch, replies = self._store.timestamp_then(*commands)

@@ -1,16 +1,14 @@
 """Prefetch: the first read of a row also reads the columns that a run is likely to need (paper, section 2.5).
 
-A read of two columns of a row takes hardly longer than a read of one column. So the first read of a row also
-fetches other columns of that row. Statistics of earlier runs of the same observer choose these columns. A
-first read asks for a certain column or for the acknowledgement. Each kind of first read has statistics of its
-own, and fetches the columns that the runs have read in most of the rows with this kind of first read.
-Statistics by table would be wrong for an observer that reads five columns of its own row and one column of a
-thousand other rows.
+A read of two columns of a row takes hardly longer than a read of one. So the first read of a row also fetches
+the columns that earlier runs of the same observer have read in most rows. Each kind of first read, of a
+certain column or of the acknowledgement, has statistics of its own. Statistics by table would be wrong for an
+observer that reads five columns of its own row and one column of a thousand other rows.
 
 No result depends on a guess. A prefetched cell is used only if it would suffice for an ordinary read: it has
-no lock, and it either has a version below the snapshot or is proved not to exist (`cell_reads`). If a
-prefetched cell does not suffice, the transaction reads the cell again when it needs it. So prefetch never
-waits for a lock, never resolves a lock, and never fails.
+no lock, and it either has a version below the snapshot or is proved not to exist (`cell_reads`). Otherwise
+the transaction reads the cell again when it needs it. So prefetch never waits for a lock, never resolves a
+lock, and never fails.
 """
 
 from __future__ import annotations
@@ -66,14 +64,12 @@ class Plan(NamedTuple):
 
 
 class Group:
-    """Statistics of the rows whose first read was the same."""
+    """Statistics of the rows with the same first read; ``planned_at`` is their number at the last plan."""
 
     __slots__ = ("planned_at", "reads", "rows", "sizes")
 
     def __init__(self) -> None:
-        self.rows = 0
-        self.planned_at = 0
-        """The number of rows at the newest plan."""
+        self.rows = self.planned_at = 0
         self.reads: dict[Trigger, int] = {}
         self.sizes: dict[Trigger, float] = {}
 
@@ -152,11 +148,9 @@ class Habits:
                 plans.pop(trigger, None)
                 touched.pop(trigger, None)
             for trigger, group in touched.items():
-                plan = group.plan(trigger)
-                if plan is not None:
+                plans.pop(trigger, None)
+                if plan := group.plan(trigger):
                     plans[trigger] = plan
-                else:
-                    plans.pop(trigger, None)
             self.plans = plans
 
 

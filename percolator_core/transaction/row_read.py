@@ -25,10 +25,10 @@ class RowRead:
 
     __slots__ = ("base", "brought", "columns", "extra", "handle", "positions", "row")
 
-    def __init__(self, handle: TableHandle, row: bytes) -> None:
+    def __init__(self, handle: TableHandle, row: bytes, columns: list[ColumnFields]) -> None:
         self.handle = handle
         self.row = row
-        self.columns: list[ColumnFields] = []
+        self.columns = columns
         self.positions: list[int] = []
         self.extra: Sequence[ColumnFields] = ()
         self.brought: Sequence[bytes | None] = ()

@@ -1,10 +1,8 @@
 """Scans: the rows of a tablet between two keys, in bounded steps.
 
 If the newest versions are the visible ones, the script returns them packed and the client unpacks them,
-because all other clients wait while a script runs.
-
-In a tablet with a base, a step returns what the store has in a range of keys: the *deltas* of rows. The
-deltas are merged with the rows of the base while the caller consumes the result.
+because all other clients wait while a script runs. In a tablet with a base, a step returns what the store has
+in a range of keys: the *deltas* of rows. They are merged with the base while the caller consumes the result.
 """
 
 from __future__ import annotations
@@ -22,21 +20,13 @@ from percolator_core.base.row_set import BaseRow, Delta
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import BaseDamaged
 from percolator_core.layout.keys import MARKER, is_internal
-from percolator_core.layout.records import (
-    KIND,
-    VALUE,
-    VERSION_HEADER,
-    VERSION_MARK,
-    Version,
-    unpack_version,
-)
+from percolator_core.layout.records import KIND, VALUE, VERSION_HEADER, VERSION_MARK, Version, unpack_version
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Direction
 from percolator_core.scripts.replies import Scanned
 
 Row: TypeAlias = tuple[bytes, dict[str, bytes]]
 """A row key, and the values of its cells by column."""
-
 
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 1 << 20
@@ -60,8 +50,8 @@ class TabletScan:
     """The rows of one tablet, fetched in bounded steps.
 
     ``columns`` are the columns to return; none means all. ``cut`` is for scans of all columns: a step fetches
-    at most this many bytes of each value, but `OtherReads` fetches whole values. ``more`` is False after the
-    last step.
+    at most this many bytes of each value, but `OtherReads` fetches whole values. ``rows`` and, in a tablet
+    with a base, ``deltas`` are those of the last step. ``more`` is False after the last step.
     """
 
     __slots__ = (
@@ -108,9 +98,7 @@ class TabletScan:
         self._store_has_more = True
         self._longest = 0 if cut is None else VERSION_HEADER + cut
         self.rows: list[Row] = []
-        """The rows of the last step."""
         self.deltas: list[tuple[bytes, Delta]] = []
-        """The row keys and deltas of the last step, in a tablet with a base."""
         self.more = True
 
     @property
@@ -309,10 +297,7 @@ def settled_row(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def delta_of(flat: Sequence[bytes]) -> Delta:
-    """Return a row's delta from all fields of its hash. The newest versions must be visible and unlocked.
-
-    The marker of a typed row is included.
-    """
+    """Return a row's delta, with its marker, from all fields of its hash, as `settled_row` does."""
     return {
         field[1:]: None if version[KIND] else version[VALUE]
         for field, version in zip(flat[::2], flat[1::2], strict=True)
@@ -339,8 +324,8 @@ def at_most(limit: int | None, rows: Iterable[Row]) -> Iterator[Row]:
 def first_page(limit: int | None, tablets: int) -> int:
     """The number of rows to fetch from each tablet in a step.
 
-    A hash spreads rows over the tablets, so each tablet has about its share of the first ``limit`` rows. It
-    seldom has more than this share plus three standard deviations. If it does, it needs another step.
+    A hash spreads rows over the tablets, so a tablet seldom has more of the first ``limit`` rows than its
+    share plus three standard deviations. If it does, it needs another step.
     """
     if limit is None:
         return PAGE_ROWS

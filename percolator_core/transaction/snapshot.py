@@ -25,24 +25,17 @@ from percolator_core.layout.records import (
     row_bytes,
 )
 from percolator_core.runtime import process
+from percolator_core.runtime.html import Rows
 from percolator_core.scripts.replies import Based
 from percolator_core.store import is_being_ended
 from percolator_core.store.packing import READ
-from percolator_core.tables.arrow_batch import RowBatch
-from percolator_core.tables.select import TabletSelect
+from percolator_core.tables.select import RowBatch, TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
 from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.row_read import UNREAD, RowRead
-from percolator_core.transaction.scan import (
-    Row,
-    TabletScan,
-    at_most,
-    first_page,
-    merged,
-    scans_of_tablets,
-)
-from percolator_core.transaction.write_buffer import TableWrites, merge, rows_between, with_writes
+from percolator_core.transaction.scan import Row, TabletScan, at_most, first_page, merged, scans_of_tablets
+from percolator_core.transaction.write_set import TableWrites, merge, rows_between, with_writes
 
 _NO_WRITES: Final[dict[str, TableWrites]] = {}
 
@@ -104,10 +97,7 @@ class Snapshot(CellReads):
                 raise
 
     def _unpin_unawaited(self) -> None:
-        """Unpin without waiting for the reply.
-
-        If the request is lost, the pin delays garbage collection until the client ends.
-        """
+        """If the request is lost, the pin delays garbage collection until the client ends."""
         with suppress(PercolatorError):
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
 
@@ -174,9 +164,7 @@ class Snapshot(CellReads):
     def get_row(self, table: str, row: str | bytes, columns: Iterable[str] | None = None) -> dict[str, bytes]:
         """The existing cells of a row, by column; only the named columns, if ``columns`` is given.
 
-        Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
-            TransactionConflict, StoreUnavailable: as `get`.
+        Raises as `get`.
         """
         self._must_be_open()
         handle, key = self._handles[table], row_bytes(row)
@@ -198,11 +186,7 @@ class Snapshot(CellReads):
         """The values of many cells, in the order of ``cells``.
 
         This takes one round trip if no lock blocks a read, or a few round trips for more than 500 cells.
-        Cells of one row that are near each other in the list share a command.
-
-        Raises:
-            UnknownTable, UnknownColumn, LockTimeout, SnapshotTooOld: as `get`.
-            TransactionConflict, StoreUnavailable: as `get`.
+        Cells of one row that are near each other in the list share a command. Raises as `get`.
         """
         self._must_be_open()
         return self._read_cells(cells)
@@ -230,7 +214,7 @@ class Snapshot(CellReads):
             if not is_internal(column):
                 cache.keep(handle.fields(column), row, None if version is None else version.value)
         if extra:
-            read = RowRead(handle, row)
+            read = RowRead(handle, row, [])
             read.extra, read.brought, read.base = extra, found[2 * len(columns) :], base
             cache.keep_extra(read, self._limit)
         return versions
@@ -246,11 +230,7 @@ class Snapshot(CellReads):
         self._must_be_open()
         if not rows or not fields:
             return [[] for _ in rows]
-        reads = []
-        for row in rows:
-            read = RowRead(handle, row)
-            read.columns = list(fields)
-            reads.append(read)
+        reads = [RowRead(handle, row, list(fields)) for row in rows]
         self._operations += len(rows) * len(fields)
         found = []
         cells, standings = ((handle, row, fields[0].name) for row in rows), map(handle.standing, rows)
@@ -277,7 +257,7 @@ class Snapshot(CellReads):
         columns: Iterable[str] | None = None,
         limit: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[Row]:
+    ) -> Rows[Row]:
         """The rows of a table with their cells, in row order across tablets.
 
         ``start`` is inclusive, ``stop`` exclusive; ``prefix`` narrows both. Rows that have none of the
@@ -297,15 +277,15 @@ class Snapshot(CellReads):
         handle = self._fixed()[table]
         low, high = scan_bounds(start, stop, prefix)
         if (high is not None and low >= high) or limit == 0:
-            return iter(())
+            return Rows(iter(()))
         writes = self._writes.get(table)
         if not writes:
-            return self._scan_store(handle, low, high, wanted, limit, reverse)
+            return Rows(self._scan_store(handle, low, high, wanted, limit, reverse))
         written = rows_between(writes, handle, low, high, reverse)
         # Each written row may replace or hide a stored row.
         most = None if limit is None else limit + len(written)
         stored = self._scan_store(handle, low, high, wanted, most, reverse)
-        return at_most(limit, merge(stored, written, wanted, reverse))
+        return Rows(at_most(limit, merge(stored, written, wanted, reverse)))
 
     def tablet_scans(  # noqa: PLR0917
         self,
@@ -378,7 +358,5 @@ class Snapshot(CellReads):
         cells = self._newest_row(handle, row)
         if cells is not None:
             return cells
-        # The bounds are the row key and the least key above it.
-        for _, found in self._scan_store(handle, row, row + b"\0", None, 1, False):
-            return found
-        return {}
+        scanned = self._scan_store(handle, row, row + b"\0", None, 1, False)
+        return next((found for _, found in scanned), {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.catalog.table_handle import TableHandle
@@ -19,8 +19,7 @@ from percolator_core.transaction.commit import Commit, commit_at_once, notify
 from percolator_core.transaction.metrics import FOLD, Cost, Numbers
 from percolator_core.transaction.prefetch import Habits, Prefetch
 from percolator_core.transaction.snapshot import Snapshot
-from percolator_core.transaction.write_buffer import TableWrites
-from percolator_core.transaction.write_set import Mutation, mutations_of
+from percolator_core.transaction.write_set import Mutation, TableWrites, mutations_of
 
 _BLIND_ROUNDS: Final = 16
 """A transaction that has read nothing tries to commit with at most this many fresh start timestamps."""
@@ -98,21 +97,18 @@ class Transaction(Snapshot, TypedWrites):
             )
         handle = self._handles[table]
         if handle.is_typed:
-            self._refuse_raw(table)
+            self._raw(table)  # raises
         key = row if type(row) is bytes else row.encode() if type(row) is str else row_bytes(row)
         self.put(handle, key, handle.columns[column].encoded, (PUT, value))
 
     def delete(self, table: str, row: str | bytes, column: str) -> None:
         """Delete a cell, which need not exist. Raises as `set`."""
-        handle = self._handles[table]
-        if handle.is_typed:
-            self._refuse_raw(table)
+        handle = self._raw(table)
         self.put(handle, row_bytes(row), handle.columns[column].encoded, (DELETE, b""))
 
     def delete_row(self, table: str, row: str | bytes) -> None:
         """Delete all cells of a row that exist in this transaction's view. Raises as `set`."""
-        if self._handles[table].is_typed:
-            self._refuse_raw(table)
+        self._raw(table)
         for column in self.get_row(table, row):
             self.delete(table, row, column)
 
@@ -299,5 +295,8 @@ class Transaction(Snapshot, TypedWrites):
         is_recent = monotonic() - since <= SPARE_LIFE
         return timestamp if is_recent and timestamp > (self._after or 0) else None
 
-    def _refuse_raw(self, table: str) -> NoReturn:
-        raise ConfigurationError(f"{table} is a typed table: use insert, upsert, update and remove")
+    def _raw(self, table: str) -> TableHandle:
+        handle = self._handles[table]
+        if handle.is_typed:
+            raise ConfigurationError(f"{table} is a typed table: use insert, upsert, update and remove")
+        return handle

@@ -1,16 +1,26 @@
-"""Divides the write set of a transaction into script calls, and groups these calls into batches."""
+"""The buffered writes of a transaction: applied to rows that were read, and divided into script calls."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.layout.records import NOTIFY
+from percolator_core.layout.keys import is_internal
+from percolator_core.layout.records import NOTIFY, PUT, Write
 from percolator_core.store.packing import NUMBERS
-from percolator_core.transaction.write_buffer import TableWrites
+from percolator_core.transaction.scan import Row
 
 T = TypeVar("T")
+
+RowWrites: TypeAlias = dict[bytes, Write]
+"""Writes to one row, by encoded column."""
+
+TableWrites: TypeAlias = dict[bytes, RowWrites]
+"""Writes to one table, by row."""
 
 CELLS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 4 << 20
@@ -25,6 +35,52 @@ A long commit refreshes its primary lock between two batches.
 """
 
 assert len(NUMBERS) > CELLS_PER_CALL  # `tags_and_cells` looks up the positions of tags there, counted from 1
+
+
+def rows_between(
+    writes: TableWrites, handle: TableHandle, low: bytes, high: bytes | None, reverse: bool
+) -> list[tuple[bytes, RowWrites]]:
+    """The written rows from ``low`` to below ``high``, sorted by key, with the present names of columns."""
+    rows = sorted((row for row in writes if low <= row and (high is None or row < high)), reverse=reverse)
+    return [(row, handle.named(writes[row])) for row in rows]
+
+
+def with_writes(cells: dict[str, bytes], writes: RowWrites, wanted: list[str] | None) -> dict[str, bytes]:
+    """Apply the writes to the ``wanted`` columns (None: all) to the cells of a row, and return the cells."""
+    for encoded, (kind, value) in writes.items():
+        if kind == NOTIFY or is_internal(encoded):
+            continue
+        column = encoded.decode()
+        if wanted is not None and column not in wanted:
+            continue
+        if kind == PUT:
+            cells[column] = value
+        else:
+            cells.pop(column, None)
+    return cells
+
+
+def merge(
+    stored: Iterator[Row], written: list[tuple[bytes, RowWrites]], wanted: list[str] | None, reverse: bool
+) -> Iterator[Row]:
+    """Yield stored and written rows in key order. A row that is in both comes once, with writes applied."""
+    tagged = heapq.merge(
+        ((row, 0, cells) for row, cells in stored),
+        ((row, 1, writes) for row, writes in written),
+        key=itemgetter(0),
+        reverse=reverse,
+    )
+    for row, group in itertools.groupby(tagged, key=itemgetter(0)):
+        cells: dict[str, bytes] = {}
+        writes: RowWrites = {}
+        for _, is_written, found in group:
+            if is_written:
+                writes = found  # type: ignore[assignment]
+            else:
+                cells = found  # type: ignore[assignment]
+        visible = with_writes(cells, writes, wanted)
+        if visible:
+            yield row, visible
 
 
 class Mutation(NamedTuple):
@@ -48,7 +104,11 @@ def mutations_of(writes: Mapping[str, TableWrites], handles: Mapping[str, TableH
             tag = handle.tag(row)
             for column, (kind, value) in columns.items():
                 mutations.append(Mutation(tag, table, row, column, kind, value, handle.version))
-    return primary_first(mutations)
+    # The primary must not be a notification, because a notification leaves no version.
+    for position, mutation in enumerate(mutations):
+        if mutation.kind != NOTIFY:
+            return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
+    return mutations
 
 
 def bounded_calls(mutations: list[Mutation], one_a_tablet: bool) -> list[list[Mutation]]:
@@ -117,14 +177,3 @@ def in_batches(calls: Iterable[list[Mutation]]) -> Iterator[list[list[Mutation]]
 
 def _weight(mutation: Mutation) -> int:
     return len(mutation.value) + len(mutation.row) + len(mutation.column)
-
-
-def primary_first(mutations: list[Mutation]) -> list[Mutation]:
-    """Return the mutations, with a possible primary in front.
-
-    A notification cannot be the primary, because it leaves no version.
-    """
-    for position, mutation in enumerate(mutations):
-        if mutation.kind != NOTIFY:
-            return [mutation, *mutations[:position], *mutations[position + 1 :]] if position else mutations
-    return mutations

@@ -1,7 +1,4 @@
-"""One run of an observer on a leased cell: admission, transaction, commit, and retry or quarantine.
-
-The code has no callbacks. It runs as a task of the worker's hub, or in one of the worker's threads.
-"""
+"""One run of an observer on a leased cell: admission, transaction, commit, and retry or quarantine."""
 
 from __future__ import annotations
 
@@ -10,13 +7,14 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import greenlet
 
+from percolator_core import telemetry
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.errors import (
     CommitUndetermined,
@@ -27,12 +25,13 @@ from percolator_core.errors import (
     UnknownColumn,
     UnknownTable,
     abbreviated,
+    described,
 )
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.records import Cell
 from percolator_core.notifications.ack import acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
-from percolator_core.observers import Guard, Observer, ObserverTransaction
+from percolator_core.observers import Chain, Guard, Observer, ObserverTransaction, guards
 from percolator_core.runtime import process
 from percolator_core.runtime.log import Log
 from percolator_core.scripts.calls import Call
@@ -42,11 +41,13 @@ from percolator_core.transaction.metrics import NAMES, Cost
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
-from percolator_core.worker.watchdog import Deadline, ObserverTimeout, Watchdog, uninterrupted
+from percolator_core.worker.watchdog import Watchdog, limited
+
+if TYPE_CHECKING:
+    from percolator_core.telemetry.spans import RunSpan
 
 CONFLICT_ROUNDS: Final = 5
-"""A run that conflicts with other transactions is tried at most this many times; then its cell is given
-back."""
+"""After this many conflicts with other transactions, a run ends and its cell is given back."""
 
 _FIRST_PAUSE: Final = 0.001
 _GIVEN_BACK: Final = 0.05
@@ -65,8 +66,7 @@ class ObserverCounts(Cost):
 
     ``ran``: runs that committed. ``collapsed``: marks of changes that an earlier run had observed.
     ``conflicts``: runs that lost against another transaction and were repeated. ``failed``: runs that raised.
-    ``quarantined``: cells put into quarantine. The fields of `percolator_core.transaction.metrics.Cost` are
-    sums over all runs, also over runs that lost or raised.
+    ``quarantined``: cells put into quarantine. The fields of `Cost` also count runs that lost or raised.
     """
 
     ran: int = 0
@@ -83,7 +83,7 @@ class ObserverCounts(Cost):
 
 
 class _Failed(Exception):
-    """The observer's own code raised ``cause``, which counts as a failed attempt."""
+    """The observer's own code raised ``cause``."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -104,11 +104,7 @@ class Admission:
                 self._encode_columns(name, table)
 
     def admits(self, lease: Lease) -> bool:
-        """Return True if the observer may run on the leased cell; give the cell back if not.
-
-        Raises:
-            StoreUnavailable: the store does not answer; the lease then expires.
-        """
+        """Return True if the observer may run on the leased cell; give the cell back if not."""
         handle = known_table(self._client.catalog, lease.table)
         if handle is None:
             return False  # the table was dropped, and the mark with it
@@ -152,35 +148,37 @@ class Attempts:
         self,
         client: Client,
         dirty: DirtyIndex,
-        guards: Mapping[str, Guard],
+        chain: Chain,
         counts: Mapping[str, ObserverCounts],
         habits: Mapping[str, Habits] | None = None,
         *,
-        traced: bool = False,
         listener: RunListener | None = None,
     ) -> None:
-        """``habits`` has, for each observer, the reads of its earlier runs; with None nothing is prefetched.
-
-        With ``traced`` the acknowledgement of a run lists the cells that the run wrote. ``listener`` is
-        called with each run that has ended.
-        """
+        """``habits`` has the reads of each observer's earlier runs; with None nothing is prefetched."""
         self._client = client
         self._dirty = dirty
-        self._guards = guards
+        self._guards = guards(chain)
         self._counts = counts
         self._habits = habits
-        self._traced = traced
+        self._traced = chain.trace
         self._listener = listener
-        self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in guards.items()}
+        self._spans = telemetry.spans_of(client, chain)
+        self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in self._guards.items()}
         self._counting = process.Lock()
 
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
         """Run the cell's observer and commit; then clear the mark, postpone it, or quarantine the cell.
 
-        Return the number of conflicts of the run with other transactions. Raise StoreUnavailable if the store
-        does not answer; the lease then expires.
+        Return the number of the run's conflicts. Raise StoreUnavailable if the store does not answer; the
+        lease then expires.
         """
         guard = self._guards[lease.observer]
+        if self._spans is None:
+            return self._attempt(lease, guard, watchdog, None)
+        with self._spans.begin(lease, guard.observer) as span:
+            return self._attempt(lease, guard, watchdog, span)
+
+    def _attempt(self, lease: Lease, guard: Guard, watchdog: Watchdog, span: RunSpan | None) -> int:
         observer = guard.observer
         habits = None if self._habits is None else self._habits[observer.name]
         pause, began, start_ts = _FIRST_PAUSE, time.monotonic(), 0
@@ -190,55 +188,75 @@ class Attempts:
                 cell = acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
                 start_ts = transaction.start_timestamp
                 if cell is not None:
-                    self._observe(guard, transaction, cell, watchdog)
-                    if self._traced:
-                        trace(transaction, lease, observer.revision)
-                    transaction.commit()
+                    self._observe(guard, transaction, cell, watchdog, span)
+                    self._commit(lease, observer, transaction, span)
             except (TransactionConflict, SnapshotTooOld) as conflict:
+                self._lost(span, conflict)
                 self._count(observer, "conflicts")
                 if isinstance(conflict, TransactionConflict) and conflict.reason == CHANGED:
                     break  # if the cell's table was created again, the mark does not exist any more
                 self._client.store.sleep(random.uniform(0, pause))
                 pause *= 2
                 continue
-            except (CommitUndetermined, LockTimeout, UnknownTable):
+            except (CommitUndetermined, LockTimeout, UnknownTable) as error:
+                self._lost(span, error)
                 # If this run has committed, the next run finds the acknowledgement. If the cell's table was
                 # dropped, the mark was deleted with it.
                 break
             except StoreUnavailable:
                 raise
             except _Failed as failed:
-                self.failed(lease, transaction.start_timestamp, failed.cause, began)
+                self.failed(lease, transaction.start_timestamp, failed.cause, began, span)
                 return lost
             except Exception as error:  # noqa: BLE001 - such as a write set that the store refuses
-                self.failed(lease, transaction.start_timestamp, error, began)
+                self.failed(lease, transaction.start_timestamp, error, began, span)
                 return lost
             finally:
                 self._end(observer, transaction)
             outcome: Ending = "collapsed" if cell is None else "ran"
             self._count(observer, outcome)
             self.clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
-            self._report(lease, transaction.start_timestamp, outcome, began)
+            self._report(lease, transaction.start_timestamp, outcome, began, span)
             return lost
         self._client.store.run(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
-        self._report(lease, start_ts, "postponed", began)
+        self._report(lease, start_ts, "postponed", began, span)
         return CONFLICT_ROUNDS
 
+    def _commit(
+        self, lease: Lease, observer: Observer, transaction: Transaction, span: RunSpan | None
+    ) -> None:
+        if self._traced:
+            trace(transaction, lease, observer.revision)
+        if span is None:
+            transaction.commit()
+        else:
+            span.commit(transaction)
+
+    @staticmethod
+    def _lost(span: RunSpan | None, error: Exception) -> None:
+        if span is not None:
+            span.lost(error)
+
     def _end(self, observer: Observer, transaction: Transaction) -> None:
-        """Add up the cost of a transaction, and roll it back if it did not commit."""
         if transaction.commit_timestamp is None:
             transaction.rollback()
-        counts, cost = self._counts[observer.name], transaction.cost
+        self._add(observer.name, transaction.cost, NAMES)
+
+    def _add(self, observer: str, more: Cost, names: Iterable[str]) -> None:
+        counts = self._counts[observer]
         with self._counting:
-            for name in NAMES:
-                number = getattr(cost, name)
+            for name in names:
+                number = getattr(more, name)
                 if number:
                     setattr(counts, name, getattr(counts, name) + number)
 
-    def _observe(self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog) -> None:
+    def _observe(
+        self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog, span: RunSpan | None
+    ) -> None:
         # The deadline covers the observer's own code only: a commit is never interrupted.
+        token = None if span is None else span.attach(cell)
         try:
-            with _limited(guard.observer.timeout, watchdog):
+            with limited(guard.observer.timeout, watchdog):
                 guard.observer.function(ObserverTransaction(transaction, guard), cell)
             transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
@@ -251,6 +269,9 @@ class Attempts:
             if _ends_the_worker(error):
                 raise
             raise _Failed(error) from error
+        finally:
+            if span is not None and token is not None:
+                span.detach(token)
 
     def clear(self, call: Call[bool]) -> None:
         """Clear the mark of a run that has committed."""
@@ -264,15 +285,16 @@ class Attempts:
 
     def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
         """Add the counts that a child process returned, and pass its ended runs to the listener."""
-        with self._counting:
-            so_far = self._counts[observer]
-            for field in fields(counts):
-                setattr(so_far, field.name, getattr(so_far, field.name) + getattr(counts, field.name))
+        self._add(observer, counts, [field.name for field in fields(counts)])
         if self._listener is not None:
             for run in ended:
                 self._listener(run)
 
-    def _report(self, lease: Lease, run: int, outcome: Ending, began: float) -> None:
+    def _report(
+        self, lease: Lease, run: int, outcome: Ending, began: float, span: RunSpan | None = None
+    ) -> None:
+        if span is not None:
+            span.end(outcome, run)
         if self._listener is not None:
             seconds = time.monotonic() - began
             column = self._client.catalog.column_name(lease.table, lease.column)
@@ -287,13 +309,16 @@ class Attempts:
         with self._counting:
             setattr(counts, what, getattr(counts, what) + 1)
 
-    def failed(self, lease: Lease, start_ts: int, error: BaseException, began: float) -> None:
+    def failed(
+        self, lease: Lease, start_ts: int, error: BaseException, began: float, span: RunSpan | None = None
+    ) -> None:
         """Postpone the cell of a failed run or, after the last attempt, put it into quarantine.
 
-        ``start_ts`` is the start timestamp of the run, ``began`` its begin in monotonic seconds. Raise
-        StoreUnavailable if the store does not answer.
+        ``start_ts`` is the start timestamp of the run, ``began`` its begin in monotonic seconds.
         """
         observer = self._guards[lease.observer].observer
+        if span is None and self._spans is not None:
+            span = self._spans.begin(lease, observer)  # the process with the span of the run has ended
         self._count(observer, "failed")
         tries = lease.tries + 1
         where = {
@@ -303,41 +328,37 @@ class Attempts:
             "column": abbreviated(self._client.catalog.column_name(lease.table, lease.column)),
             "attempt": tries,
             "run": start_ts,
-            "error": _described(error),
+            "error": described(error, _LONGEST_ERROR),
         }
+        quarantined = False
         if tries < observer.retry.attempts:
             longest = min(observer.retry.max_backoff, observer.retry.backoff * 2 ** (tries - 1))
             self._client.store.run(self._dirty.postpone(lease, longest * random.uniform(0.5, 1), failed=True))
-            self._report(lease, start_ts, "failed", began)
             log.info("observer failed, will be retried", **where)
-            return
-        record = {
-            "error": where["error"],
-            "traceback": "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
-            "attempts": tries,
-            "time": start_ts,
-        }
-        quarantined = self._client.store.run(self._dirty.quarantine(lease, observer.mode, start_ts, record))
-        self._report(lease, start_ts, "quarantined" if quarantined else "failed", began)
+        else:
+            record = {
+                "error": where["error"],
+                "traceback": "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
+                "attempts": tries,
+                "time": start_ts,
+            }
+            quarantined = self._client.store.run(
+                self._dirty.quarantine(lease, observer.mode, start_ts, record)
+            )
+        outcome: Ending = "quarantined" if quarantined else "failed"
+        if span is not None:
+            span.end(outcome, start_ts, error)
+        self._report(lease, start_ts, outcome, began)
         if quarantined:
             self._count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
 
 
-def _described(error: BaseException) -> str:
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - an exception of the user's, with a __str__ of its own
-        message = "<it cannot be printed>"
-    return f"{type(error).__name__}: {message}"[:_LONGEST_ERROR]
-
-
 def _ends_the_worker(error: BaseException) -> bool:
-    """Return True if an exception out of an observer has to end the whole worker.
+    """Return True for Ctrl-C, and for the exit of a signal handler, in an observer of the main thread.
 
-    Ctrl-C, or a signal handler that exits, raises an exception in the code that the main thread runs. This
-    may be an observer. If an observer itself calls ``sys.exit``, its run has failed, and the worker goes on.
-    Otherwise the cell would end every worker that claims it.
+    If an observer itself calls ``sys.exit``, only its run has failed. Otherwise the cell would end every
+    worker that claims it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -348,28 +369,3 @@ def _ends_the_worker(error: BaseException) -> bool:
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-@contextmanager
-@uninterrupted
-def _limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
-    """Limit the time of a block. The watchdog enforces the limit; in a task, the hub enforces it, too."""
-    task = current_task()
-    deadline = Deadline(seconds, None if task is not None else threading.get_ident())
-    if task is not None:
-        task.deadline = deadline
-    else:
-        watchdog.guard(deadline)
-    try:
-        yield
-        if deadline.passed:
-            raise deadline.error()  # the code could not be interrupted, but its time is over
-    except ObserverTimeout as late:
-        # In a thread the interpreter raises the class, without arguments.
-        late.args = deadline.error().args
-        raise
-    finally:
-        if task is not None:
-            task.deadline = None
-        else:
-            watchdog.release(deadline)

@@ -40,7 +40,7 @@ class Candidates:
         return bool(channels)
 
     def add(self, tag: bytes) -> None:
-        """Add the tablet of a run that has ended. The run's mark may remain, and no message reports this."""
+        """Add the tablet of a run that has ended: its mark may remain, and no message reports this."""
         self._tags.add(tag)
 
     def lose(self) -> None:
@@ -65,9 +65,8 @@ class Candidates:
     ) -> None:
         """Record the result of a claim that examined ``tags``.
 
-        ``wait`` is the time in seconds until another cell in these tablets is due; None if no cell is due
-        later.
-        ``leased`` are the tablets in which cells were leased. ``complete`` is True if no due cell is left.
+        ``wait``: seconds until another cell in these tablets is due, or None. ``leased``: the tablets in
+        which cells were leased. ``complete``: no due cell is left.
         """
         if tags is None:
             self._are_enough = complete

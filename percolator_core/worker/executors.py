@@ -1,9 +1,8 @@
 """The executors of a worker (hub, threads, child processes), and the number of runs in each.
 
-An observer with many dirty cells must not take the slots of all other observers. So each observer has
-*reserved* slots, which no other observer gets. Runs that conflict waste each other's work. So the
-*concurrency limit* of an observer falls while its runs conflict, and otherwise rises slowly, as a congestion
-window does.
+An observer with many dirty cells must not take all slots. So each observer has *reserved* slots, which no
+other observer gets. Runs that conflict waste each other's work. So the *concurrency limit* of an observer
+falls while its runs conflict, and otherwise rises slowly, as a congestion window does.
 """
 
 from __future__ import annotations
@@ -32,27 +31,22 @@ _FEW_CONFLICTS: Final = 0.05
 """Conflicts per run above which a concurrency limit falls, and below which it rises."""
 
 _FEWEST_RUNS: Final = 8
-"""A concurrency limit is adjusted after this many runs. If the limit is greater, it is adjusted after as
-many runs as the limit."""
+"""A concurrency limit is adjusted after this many runs, or after as many as the limit if that is more."""
 
 _RESERVED_PAUSE: Final = 0.01
-"""Seconds between two claims if fewer than half of the slots are free, and some free slots are reserved."""
-
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims if fewer than half of the slots are free, and no free slot is reserved."""
+"""Seconds between two claims while fewer than half of the slots are free: with a free reserved slot, or
+without."""
 
 _ORDERED_LIMIT: Final = 64
-"""An observer with ``order: most_notified`` has at most this many runs under way.
-
-Concurrent runs do not see each other's results.
-"""
+"""The limit for ``order: most_notified``, because concurrent runs do not see each other's results."""
 
 _AFTER_A_KILL: Final = 1.0
 """Seconds to wait for the threads whose child processes were killed."""
 
 
 class ConcurrencyLimit:
-    """The limit for the concurrent runs of one observer; it falls while these runs conflict."""
+    """The limit for the concurrent runs of one observer."""
 
     __slots__ = ("_conflicts", "_most", "_runs", "limit")
 
@@ -78,16 +72,12 @@ class ConcurrencyLimit:
 class Slots:
     """The slots of one executor, and the runs that hold them.
 
-    ``dirty`` is the index of this executor's observers alone. ``count`` is the number of slots, 1 or more.
-    ``ordered`` has the observers that take the cells with the most notifications first.
+    ``dirty`` is the index of this executor's observers alone. ``ordered`` has the observers that take the
+    cells with the most notifications first.
     """
 
     def __init__(
-        self,
-        dirty: DirtyIndex,
-        observers: frozenset[str],
-        count: int,
-        ordered: frozenset[str],
+        self, dirty: DirtyIndex, observers: frozenset[str], count: int, ordered: frozenset[str]
     ) -> None:
         self.dirty = dirty
         self.observers = observers
@@ -102,7 +92,8 @@ class Slots:
         most = count - self._reserved * (len(observers) - 1) if observers else count
         few = min(most, _ORDERED_LIMIT)
         self._limits = {name: ConcurrencyLimit(few if name in ordered else most) for name in observers}
-        self._claimed_at = 0.0
+        self.claimed_at = 0.0
+        """When the last claim began, in monotonic seconds."""
 
     def claim(
         self, waits: Mapping[str, float], own: Collection[int], only: Collection[bytes] | None
@@ -150,9 +141,8 @@ class Slots:
     def claim_at(self) -> float:
         """When to claim more cells, in monotonic seconds; infinity while no slot is free.
 
-        If half of the slots are free, the claim may begin at once. With fewer free slots it begins after a
-        pause, because a claim of one cell costs as much as a claim of many cells. In an executor with few
-        slots in all, the claim may begin at once if one slot is free.
+        While fewer than half of the slots are free, a claim waits, because a claim of one cell costs as much
+        as a claim of many cells. In an executor with few slots, one free slot is enough.
         """
         free = self.free
         if free <= 0 or not self.observers:
@@ -160,12 +150,8 @@ class Slots:
         if free >= (self._count // 2 if self._count > _FEW else 1):
             return 0.0
         if any(self._by_observer[name] < self._reserved for name in self.observers):
-            return self._claimed_at + _RESERVED_PAUSE
-        return self._claimed_at + _FREE_PAUSE
-
-    def claimed(self, now: float) -> None:
-        """Record that a claim begins, so that the pause before the next one counts from ``now``."""
-        self._claimed_at = now
+            return self.claimed_at + _RESERVED_PAUSE
+        return self.claimed_at + _FREE_PAUSE
 
 
 def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: frozenset[str]) -> Slots:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from percolator_core.database import Database
@@ -63,10 +64,7 @@ class Stranded:
 
 
 class Housekeeping:
-    """Does a round every `PERIOD` seconds, as a task of the hub.
-
-    ``own`` has the numbers of the tablets from which a partitioned worker claims first.
-    """
+    """Does a round every `PERIOD` seconds, as a task of the hub. ``own`` is as in `Worker.own_tablets`."""
 
     def __init__(
         self,
@@ -80,7 +78,6 @@ class Housekeeping:
         registration: Registration,
         now: float,
     ) -> None:
-        """``held`` returns the leases that the worker holds, ``stopping`` True after a stop was requested."""
         self._db = db
         self._chain = chain
         self._plan = plan
@@ -99,10 +96,8 @@ class Housekeeping:
         """Begin a round if one is due. Raise the error of the last round, except StoreUnavailable."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
-            try:
+            with suppress(StoreUnavailable):  # the next claim fails in the same way
                 ended.result()
-            except StoreUnavailable:
-                pass  # the next claim fails in the same way
         if self._round is None and now >= self._next_at:
             self._next_at = now + PERIOD
             self._round = hub.submit(self._do_round)
@@ -141,11 +136,9 @@ class Housekeeping:
     def _end_rolling_start(self) -> None:
         try:
             activate(self._db, self._chain.observed, self._chain.digest)
-        except ConfigurationError:
-            pass  # another rolling start has just begun
-        except LockTimeout:
-            pass  # a schema change waits for a transaction: the next round tries again
+        except (ConfigurationError, LockTimeout):
+            pass  # another rolling start has just begun, or a schema change waits for a transaction
         except UnknownColumn as error:
-            # The column was renamed after the activation. The workers of this chain go on. The workers of a
-            # chain that declares the new name will end the rolling start.
+            # The column was renamed after the activation. Workers of a chain that declares the new name will
+            # end the rolling start.
             log.warning("the rolling start cannot be ended", error=str(error))

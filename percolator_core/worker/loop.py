@@ -19,7 +19,7 @@ from percolator_core.database import Database
 from percolator_core.errors import PercolatorError, StoreUnavailable
 from percolator_core.notifications.activation import Registration
 from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
-from percolator_core.observers import Chain, guards
+from percolator_core.observers import Chain
 from percolator_core.observers.graph import leading_to
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
@@ -42,7 +42,8 @@ _STOP_GRACE: Final = 0.5
 """Seconds that a stopping worker waits for its last claim, to give back the claimed cells."""
 
 _STORE_PAUSE: Final = 0.5
-"""Seconds until the next claim after StoreUnavailable."""
+_TOLD_AGAIN: Final = 10.0
+"""Seconds after StoreUnavailable until the next claim, and until the log says so again."""
 
 _TURNS: Final = 16
 """Turns of the hub, with one reply each, between two readings of the clock."""
@@ -56,10 +57,9 @@ T = TypeVar("T")
 
 
 class _Claimed(NamedTuple):
-    """The result of a claim.
+    """The result of a claim that examined the tablets ``tags``; None means all.
 
-    ``next_due`` is the time in seconds until the next cell is due. ``tags`` are the examined tablets; None
-    means all. ``complete`` is True if they have no due cell left. ``idle`` is True if no mark is left.
+    ``next_due``: seconds until the next cell is due. ``complete``: no due cell is left. ``idle``: no mark is.
     """
 
     leases: list[Lease]
@@ -70,7 +70,7 @@ class _Claimed(NamedTuple):
 
 
 class Stop:
-    """A request to stop, with a grace period. Any thread and any signal handler may set it."""
+    """A request to stop, which any thread and any signal handler may set."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -78,7 +78,7 @@ class Stop:
         """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
 
     def set(self, grace: float) -> None:
-        """Request a stop within ``grace`` seconds. If there are several requests, the earliest end counts."""
+        """Request a stop within ``grace`` seconds. Of several requests, the earliest end counts."""
         self.until = min(self.until, time.monotonic() + grace)
         self._requested.set()
 
@@ -97,10 +97,7 @@ class Stop:
 
 
 class WorkerLoop:
-    """The work of a worker during one call of `Worker.run`.
-
-    ``turned_at`` is when the loop last began a turn, in monotonic seconds.
-    """
+    """The work of one call of `Worker.run`. ``turned_at``: when the loop last began a turn (monotonic s)."""
 
     def __init__(
         self,
@@ -132,12 +129,10 @@ class WorkerLoop:
         # being idle.
         self._dirty = DirtyIndex(db.client, observed_by(chain, plan.observers))
         self._admission = Admission(db.client, self._dirty, chain.observers.values())
-        self._attempts = Attempts(
-            db.client, self._dirty, guards(chain), counts, habits, traced=chain.trace, listener=listener
-        )
+        self._attempts = Attempts(db.client, self._dirty, chain, counts, habits, listener=listener)
         self._subscription = db.store.subscription()
         self._candidates = Candidates(self._subscription)
-        self._housekeeping = Housekeeping(
+        self.housekeeping = Housekeeping(
             db,
             chain,
             plan,
@@ -153,11 +148,6 @@ class WorkerLoop:
         self._empty_claims = 0
         self._claiming: Future[_Claimed] | None = None
 
-    @property
-    def own(self) -> frozenset[int]:
-        """The numbers of the tablets from which the worker claims first."""
-        return self._housekeeping.own
-
     def run(self, deadline: float | None, *, until_idle: bool) -> None:
         """Claim cells while slots are free, give the hub its turns, and wait when there is nothing to do."""
         stop_at: float | None = None
@@ -171,7 +161,7 @@ class WorkerLoop:
                 raise TimeoutError(
                     "the chain was not idle in the given time: the next worker runs the remaining cells"
                 )
-            self._housekeeping.tick(self._hub, now)
+            self.housekeeping.tick(self._hub, now)
             if self._claiming is None and now >= self._claim_at and self._wants_more(now):
                 self._begin_claim(now, until_idle=until_idle)
             progressed = self._some_turns()
@@ -184,7 +174,7 @@ class WorkerLoop:
                 self._wait(min(limit for limit in limits if limit is not None))
 
     def _some_turns(self) -> bool:
-        """Give the hub some turns. Return False if it had nothing to do."""
+        """Return False if the hub had nothing to do."""
         for turn in range(_TURNS):
             if not self._hub.turn():
                 return turn > 0
@@ -192,7 +182,7 @@ class WorkerLoop:
 
     @contextmanager
     def giving_back(self) -> Iterator[None]:
-        """Give back all leased cells at the end of the block: other workers need not wait for the leases."""
+        """Give back all leased cells at the end of the block."""
         try:
             yield
         finally:
@@ -216,7 +206,6 @@ class WorkerLoop:
         return not self._stop.is_set() and any(now >= slots.claim_at for slots in self._slots.values())
 
     def _begin_claim(self, now: float, *, until_idle: bool) -> None:
-        """Begin a claim in the tablets that may have due cells, unless there are no such tablets."""
         tags = None if until_idle else self._candidates.take(now)
         self._claim_again = False
         if tags is not None and not tags:
@@ -225,7 +214,7 @@ class WorkerLoop:
             self._claim_at = min(self._candidates.all_at, until)
             return
         for slots in self._slots.values():
-            slots.claimed(now)
+            slots.claimed_at = now
         self._claiming = self._hub.submit(self._claim, tags, until_idle)
 
     def _claim(self, tags: frozenset[bytes] | None, until_idle: bool) -> _Claimed:
@@ -241,7 +230,7 @@ class WorkerLoop:
             claimed = self._claim_for_free_slots(None)
         if not until_idle or claimed.leases or self._running():
             return claimed
-        left = sum(self._dirty.backlog().values()) or self._housekeeping.stranded.roll_forward(0)
+        left = sum(self._dirty.backlog().values()) or self.housekeeping.stranded.roll_forward(0)
         next_due = 0.0 if left and claimed.next_due is None else claimed.next_due
         return claimed._replace(next_due=next_due, idle=not left)
 
@@ -252,7 +241,7 @@ class WorkerLoop:
         waits = {name: most for name, (most, before) in self._settling.items() if not before.isdisjoint(busy)}
         complete = not waits  # when the busy observers end, waiting marks become due without a message
         for slots in self._slots.values():
-            more, due, none_left = slots.claim(waits, self.own, tags)
+            more, due, none_left = slots.claim(waits, self.housekeeping.own, tags)
             leases += more
             complete = complete and none_left
             if due is not None:
@@ -269,7 +258,7 @@ class WorkerLoop:
         except StoreUnavailable as error:
             if raising:
                 raise
-            log.warning("the store does not answer, waiting for it", error=str(error))
+            log.warning_once_in(_TOLD_AGAIN, "the store does not answer, waiting for it", error=str(error))
             self._claim_at = now + _STORE_PAUSE
             self._candidates.lose()
             return None
@@ -355,7 +344,8 @@ class WorkerLoop:
         try:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
-            log.warning("the store did not answer during a run", observer=lease.observer, error=str(error))
+            failed = "the store did not answer during a run"
+            log.warning_once_in(_TOLD_AGAIN, failed, observer=lease.observer, error=str(error))
         except Exception:
             # No exception of an observer arrives here. The lease expires.
             log.exception("a run could not be finished", observer=lease.observer, table=lease.table)
@@ -382,7 +372,7 @@ class WorkerLoop:
 
 
 def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:
-    """Return for each observer the longest wait of its marks, and the observers whose runs they wait for."""
+    """Return, by observer, the longest wait of its marks, and the observers whose runs they wait for."""
     settle = {name: most for name in observers if (most := chain.observers[name].settle)}
     before = leading_to(chain.graph) if settle else {}
     return {name: (most, before[name]) for name, most in settle.items()}

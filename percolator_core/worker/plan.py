@@ -13,10 +13,7 @@ Strategy: TypeAlias = Literal["random", "partitioned"]
 
 
 class WorkerSettings(TypedDict, total=False):
-    """The arguments of `percolator_core.Worker` that a command line passes to the processes of a crew.
-
-    Their values can be written as JSON. The defaults are those of `percolator_core.Worker`.
-    """
+    """The arguments of `percolator_core.Worker` that a command line passes to the processes of a crew."""
 
     threads: int
     width: int

@@ -25,8 +25,7 @@ class EndedRun(NamedTuple):
     """A run of an observer on one dirty cell.
 
     ``attempt`` counts from 1. ``run`` is the start timestamp of the last transaction that the run tried, and
-    identifies the run. ``seconds`` is the time from the start of the attempt to the commit or failure,
-    including the repetitions after conflicts.
+    identifies the run. ``seconds`` includes the repetitions after conflicts.
     """
 
     observer: str

@@ -1,10 +1,9 @@
 """Interrupts observers that run longer than their timeout.
 
-While a task waits at the hub, the hub stops it at the deadline. Code that never waits at the hub (an endless
-loop or a blocking call) has to be interrupted from outside, so a thread watches the clock. If the hub runs in
-the main thread, the watching thread sends SIGURG, and the signal handler raises in the overdue code. The
-signal also interrupts a blocking call, for example ``time.sleep``. In other threads the interpreter can raise
-only between two bytecodes, so a blocking call there runs to its end.
+While a task waits at the hub, the hub stops it at the deadline. Other code has to be interrupted from
+outside, so a thread watches the clock. If the hub runs in the main thread, the watching thread sends SIGURG,
+and the signal handler raises in the overdue code, also in a blocking call such as ``time.sleep``. In other
+threads the interpreter can raise only between two bytecodes, so a blocking call there runs to its end.
 
 By default a process ignores SIGURG, so a late signal does no harm.
 """
@@ -16,7 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Final, Self, TypeVar
 
@@ -33,7 +33,7 @@ _AGAIN: Final = 0.5
 """Seconds between two exceptions raised in a thread: the code may suppress the first, or take time to end."""
 
 _BOOKKEEPING: Final[set[CodeType]] = set()
-"""The functions that begin and end the time limit of a run (`uninterrupted`)."""
+"""The functions that are `uninterrupted`."""
 
 _WAIT: Final = Stream._receive.__code__  # noqa: SLF001 - the one place of the store that may be interrupted
 """The function that waits for a reply. An interruption in it closes the connection."""
@@ -52,10 +52,7 @@ def uninterrupted(function: F) -> F:
 
 
 class ObserverTimeout(BaseException):
-    """The observer ran longer than its declared timeout.
-
-    Not an Exception, so that ``except Exception`` in the observer does not catch it.
-    """
+    """The observer ran longer than its timeout. ``except Exception`` in the observer does not catch it."""
 
 
 class Deadline:
@@ -68,21 +65,13 @@ class Deadline:
         self.at = self.interrupt_at = time.monotonic() + seconds
         self.thread = thread
 
-    @property
-    def passed(self) -> bool:
-        """True when the time is over."""
-        return time.monotonic() > self.at
-
     def error(self) -> ObserverTimeout:
         """Return the exception to raise after the deadline."""
         return ObserverTimeout(f"ran for more than its timeout of {self.seconds:g} s")
 
 
 class Watchdog:
-    """Watches the hub and the threads of one worker. A context manager; enter it in the hub's thread.
-
-    Without a hub it watches threads alone; one of them may be the main thread.
-    """
+    """Watches the hub, if any, and the threads of one worker. Enter its context in the hub's thread."""
 
     def __init__(self, hub: Hub | None) -> None:
         self._hub = hub
@@ -113,7 +102,7 @@ class Watchdog:
 
     @uninterrupted
     def release(self, deadline: Deadline) -> None:
-        """Stop watching a run, so that its commit, for example, is not interrupted."""
+        """Stop watching a run: its commit, for example, must not be interrupted."""
         with self._watching:
             self._threads.discard(deadline)
 
@@ -174,3 +163,28 @@ def may_be_interrupted(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+@contextmanager
+@uninterrupted
+def limited(seconds: float, watchdog: Watchdog) -> Iterator[None]:
+    """Limit the time of a block. The watchdog enforces the limit; in a task, the hub enforces it, too."""
+    task = current_task()
+    deadline = Deadline(seconds, None if task is not None else threading.get_ident())
+    if task is not None:
+        task.deadline = deadline
+    else:
+        watchdog.guard(deadline)
+    try:
+        yield
+        if time.monotonic() > deadline.at:
+            raise deadline.error()  # the code could not be interrupted, but its time is over
+    except ObserverTimeout as late:
+        # In a thread the interpreter raises the class, without arguments.
+        late.args = deadline.error().args
+        raise
+    finally:
+        if task is not None:
+            task.deadline = None
+        else:
+            watchdog.release(deadline)

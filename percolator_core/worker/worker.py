@@ -1,7 +1,4 @@
-"""The public side of the worker: its settings, start and stop (paper, section 2.4).
-
-From start to stop a `percolator_core.worker.loop.WorkerLoop` does the work.
-"""
+"""The public side of the worker: its settings, start and stop (paper, section 2.4)."""
 
 from __future__ import annotations
 
@@ -9,14 +6,16 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
+from percolator_core import telemetry
 from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.notifications.activation import Registration
 from percolator_core.observers import Chain
+from percolator_core.runtime.html import Shown
 from percolator_core.runtime.process import usable_cores
 from percolator_core.store import Hub
 from percolator_core.transaction.prefetch import Habits
@@ -34,8 +33,8 @@ STOP_GRACE: Final = 10.0
 
 
 @dataclass(slots=True)
-class Counts:
-    """The counts of a worker's runs, by observer. ``seconds`` is the time that the worker ran."""
+class Counts(Shown):
+    """The counts of a worker's runs, by observer, and the seconds for which the worker ran."""
 
     observers: dict[str, ObserverCounts] = field(default_factory=dict)
     seconds: float = 0.0
@@ -68,11 +67,10 @@ class Worker:
             own; 1 or more, by default one for each core that this process may use.
         strategy: ``random`` claims cells from all tablets, beginning at a random one, as in the paper.
             ``partitioned`` shares out the tablets among the workers of the chain. Each worker claims from
-            other tablets only if no cell is due in its own, so every tablet has a worker at any time.
+            other tablets only if no cell is due in its own.
         tablets: the numbers of the worker's own tablets; only with ``partitioned``. Without them, the number
             of workers determines which tablets are a worker's own.
-        rolling: start also while workers of another chain run. Those workers go on until they are stopped,
-            and writers set marks for the observers of both chains.
+        rolling: start also while workers of another chain run; they go on until they are stopped.
         listener: is called with each run that has ended.
         observers: the names of the observers to run; None means all. Marks for other observers of the chain
             are left to other workers.
@@ -115,19 +113,15 @@ class Worker:
         self._habits = {name: Habits() for name in chosen} if prefetch else None
         self._stop = Stop()
         self._hub: Hub | None = None
-        self._counts = Counts()
+        self.counts = Counts()
+        """The counts so far."""
         self._loop: WorkerLoop | None = None
         self.made_at = time.monotonic()
         self.abandoned = 0
         """The number of runs in threads that were still under way when `run` last returned.
 
-        Their cells were given back. The interpreter waits for these threads at its exit.
+        The interpreter waits for these threads at its exit.
         """
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of the worker's runs so far."""
-        return self._counts
 
     @property
     def begun(self) -> bool:
@@ -146,7 +140,7 @@ class Worker:
     def own_tablets(self) -> frozenset[int]:
         """The numbers of the tablets from which the worker claims first; empty while it does not run."""
         loop = self._loop
-        return frozenset() if loop is None else loop.own
+        return frozenset() if loop is None else loop.housekeeping.own
 
     def run(self) -> Counts:
         """Run until `stop` is called; wait for a store that does not answer.
@@ -173,8 +167,7 @@ class Worker:
         """Make `run` return when the runs under way have ended.
 
         After ``grace`` seconds `run` gives back the cells of the remaining runs, and returns (`abandoned`).
-        These cells may then run again elsewhere: of several runs for one change only one can commit. Any
-        thread and any signal handler may call this method.
+        These cells may then run again elsewhere. Any thread and any signal handler may call this method.
         """
         self._stop.set(grace)
         hub = self._hub
@@ -183,7 +176,7 @@ class Worker:
 
     def _work(self, timeout: float | None, *, until_idle: bool) -> Counts:
         started = time.monotonic()
-        self._counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
+        self.counts = Counts({name: ObserverCounts() for name in sorted(self._plan.observers)})
         self.abandoned = 0
         # Register first, then read the other workers: if two workers start at once, at least one of them
         # reads the other's registration.
@@ -193,7 +186,7 @@ class Worker:
             f"process {os.getpid()} on {socket.gethostname()}",
             until_idle=until_idle,
             observers=None if self._plan.observers == self._chain.observers.keys() else self._plan.observers,
-            counts=self._counts.observers,
+            counts=self.counts.observers,
         )
         try:
             self._chain.create_tables(self._db, rolling=self._rolling)
@@ -206,7 +199,7 @@ class Worker:
                     hub=hub,
                     watchdog=watchdog,
                     executors=executors,
-                    counts=self._counts.observers,
+                    counts=self.counts.observers,
                     habits=self._habits,
                     listener=self._listener,
                     stop=self._stop,
@@ -225,12 +218,10 @@ class Worker:
         finally:
             self._loop = None
             self._stop.clear()
-            try:
+            with suppress(PercolatorError):  # the store does not answer; the liveness token expires
                 registration.withdraw()
-            except PercolatorError:
-                pass  # the store does not answer; the liveness token expires
-            self._counts.seconds = time.monotonic() - started
-        return self._counts
+            self.counts.seconds = time.monotonic() - started
+        return self.counts
 
     @contextmanager
     def _a_hub(self) -> Iterator[Hub]:
@@ -242,3 +233,4 @@ class Worker:
         finally:
             self._hub = None
             hub.close()
+            telemetry.flush()  # the last runs have ended

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from percolator_torture.clients.client_process import Orders
@@ -144,9 +143,7 @@ class Crew:
                 self._start(seat)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.kill()

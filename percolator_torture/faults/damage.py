@@ -57,7 +57,7 @@ def unnamed_files(db: Database, tables: Iterable[str]) -> Iterator[str]:
     """
     for tablet in bases_of(db, tables):
         folder = tablet.name.rpartition("/")[0]
-        found = {file.name for file in tablet.location.files(folder)}
+        found = set(tablet.location.files(folder))
         valid = {name for name in found if "/manifest-" in name}
         if found - valid != tablet.manifest.files or tablet.name not in valid or len(valid) > 2:
             yield (

@@ -39,7 +39,7 @@ class LogLoss:
         )
 
 
-def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) -> LogLoss:
+def log_loss(rounds: int, seed: int, tell: Callable[[str], None], fsync: Fsync) -> LogLoss:
     """Kill a server in the middle of writing, cut the unsynced part of its log, and look for losses.
 
     The kernel still has the writes of a killed process. So the test cuts the log itself, at a random byte
@@ -51,8 +51,8 @@ def log_loss(rounds: int, seed: int, fsync: Fsync, tell: Callable[[str], None]) 
     Args:
         rounds: 1 or more, of about a second each, on one server and log.
         seed: of all random choices.
-        fsync: the server's ``appendfsync``.
         tell: called with a line for each round.
+        fsync: the server's ``appendfsync``.
 
     Raises:
         StoreUnavailable: the server does not start again.

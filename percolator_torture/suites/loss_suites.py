@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Final, TypeVar
 
@@ -47,10 +47,7 @@ def run_log_loss(settings: Settings) -> Result:
     found: dict[Fsync, LogLoss] = {}
     fsyncs: tuple[Fsync, ...] = ("always", "everysec")
     for fsync in fsyncs:
-
-        def portion(rounds: int, seed: int, tell: Callable[[str], None], fsync: Fsync = fsync) -> LogLoss:
-            return log_loss(rounds, seed, fsync, tell)
-
+        portion = partial(log_loss, fsync=fsync)
         name, rounds = f"aof, {fsync}", settings.rounds or LOG_ROUNDS
         portions = list(_portions(settings, result, name, rounds, _PORTION, portion))
         if portions:
@@ -101,10 +98,7 @@ def run_failover(settings: Settings, tried: Sequence[Setting] = SETTINGS) -> Res
     losses are measured. Raises the errors of `run`.
     """
     result, began = Result("failover", settings.seed), time.monotonic()
-
-    def portion(rounds: int, seed: int, tell: Callable[[str], None]) -> list[FailoverRow]:
-        return failover(rounds, seed, tell, tried)
-
+    portion = partial(failover, settings=tried)
     rounds = settings.rounds or FAILOVERS
     portions = list(_portions(settings, result, "failover", rounds, _FAILOVER_PORTION, portion))
     rows = [reduce(add, same) for same in zip(*portions, strict=True)]

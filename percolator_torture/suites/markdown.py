@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from percolator_core.notation.amounts import count_of
+from percolator_core.store.embedded.binary import find_binary
 from percolator_torture.suites.result import Result, Table
 from percolator_torture.workloads import WORKLOADS
 
@@ -30,6 +34,13 @@ def write_report(path: Path, section: str, where: str, command: str, results: Se
         after = f"{before.rstrip()}\n\n{text}\n" if before else f"{text}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(after, encoding="utf-8")
+
+
+def this_machine() -> str:
+    """Cores, versions and the date, in a line."""
+    server = ".".join(map(str, find_binary().version))
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today}, {os.cpu_count() or 1} cores, Python {platform.python_version()}, Redis {server}"
 
 
 def page(where: str, command: str, results: Sequence[Result]) -> str:

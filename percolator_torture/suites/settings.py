@@ -15,10 +15,6 @@ PROGRAM: Final = (sys.executable, "-m", "percolator_torture.clients.client_proce
 """The command of a client process."""
 
 
-def _silent(_what: str, _done: int, _of: int) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The size of each suite; numbers are 1 or more, ``kills`` 0 or more.
@@ -41,7 +37,7 @@ class Settings:
     lock_ttl: float = 0.5
     nemeses: Sequence[Nemesis] = DEFAULT
     url: str | None = None
-    tell: Callable[[str, int, int], None] = _silent
+    tell: Callable[[str, int, int], None] = lambda _what, _done, _of: None
     stop: threading.Event = field(default_factory=threading.Event)
     program: Sequence[str] = PROGRAM
 

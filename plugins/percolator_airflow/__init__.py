@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from percolator_airflow.dags.factory import chain_dags
     from percolator_airflow.hook import PercolatorHook
     from percolator_airflow.operators.archive import BackupOperator, PublishOperator
-    from percolator_airflow.operators.bases import MaintainBasesOperator
     from percolator_airflow.operators.drain import DrainOperator
-    from percolator_airflow.operators.garbage import CollectGarbageOperator
     from percolator_airflow.operators.load import LoadOperator
-    from percolator_airflow.operators.locks import ResolveLocksOperator
+    from percolator_airflow.operators.maintenance import (
+        CollectGarbageOperator,
+        MaintainBasesOperator,
+        ResolveLocksOperator,
+    )
     from percolator_airflow.operators.monitor import MonitorOperator
     from percolator_airflow.sensors import IdleSensor
     from percolator_airflow.triggers import DirtyTrigger
@@ -50,11 +52,13 @@ __getattr__, __dir__ = lazily(
         "dags.factory": ("chain_dags",),
         "hook": ("PercolatorHook",),
         "operators.archive": ("BackupOperator", "PublishOperator"),
-        "operators.bases": ("MaintainBasesOperator",),
         "operators.drain": ("DrainOperator",),
-        "operators.garbage": ("CollectGarbageOperator",),
         "operators.load": ("LoadOperator",),
-        "operators.locks": ("ResolveLocksOperator",),
+        "operators.maintenance": (
+            "CollectGarbageOperator",
+            "MaintainBasesOperator",
+            "ResolveLocksOperator",
+        ),
         "operators.monitor": ("MonitorOperator",),
         "sensors": ("IdleSensor",),
         "triggers": ("DirtyTrigger",),

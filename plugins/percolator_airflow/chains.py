@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -92,16 +92,6 @@ def located(here: Path, path: str | PathLike[str]) -> str:
     plain = os.path.normpath(asked)
     # The folder of the DAG files may be a symbolic link: then a path with .. starts at the link's target.
     return plain if Path(plain).exists() or not asked.exists() else str(asked.resolve())
-
-
-def stamps(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return a chain's YAML files and their modification times (ns), to detect a change."""
-    found = set()
-    for file in folder.glob("*.y*ml"):
-        # Another process may remove the file at this moment.
-        with suppress(OSError):
-            found.add((file.name, file.stat().st_mtime_ns))
-    return frozenset(found)
 
 
 def _project(folder: Path, chain: Chain) -> Path:

@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.store.options import KNOWN, PASSWORDS
-from percolator_core.store.url import StoreUrl, parse
+from percolator_core.store.url import StoreUrl, parse, secret_forms
 
 CONN_TYPE: Final = "percolator"
 DEFAULT_CONN_ID: Final = "percolator_default"
@@ -110,15 +110,8 @@ def _read(connection: AirflowConnection) -> StoreConnection:
         StoreUrl(url),
         None if namespace is None else str(namespace),
         settings,
-        _all_forms(found),
+        tuple(dict.fromkeys(form for secret in found for form in secret_forms(secret))),
     )
-
-
-def _all_forms(secrets: list[str | None]) -> tuple[str, ...]:
-    """Return the secrets in plain and in URL-quoted form."""
-    # str() of a `Secret` is "***"; str.__str__ returns its text.
-    plain = [str.__str__(secret) for secret in secrets if secret]
-    return tuple(dict.fromkeys(form for one in plain for form in (one, quote(one, safe=""), quote(one))))
 
 
 def _extra(text: str | None) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import Any
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from percolator_airflow.connection import DEFAULT_CONN_ID
-from percolator_airflow.failures import plain_failures
-from percolator_airflow.hook import PercolatorHook
+from percolator_airflow.hook import PercolatorHook, plain_failures
 
 
 class TransactionOperator(DecoratedOperator):

@@ -1,11 +1,13 @@
-"""The hook: open the database of a connection."""
+"""The hook: open the database of a connection; and errors of the library as errors of Airflow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
 from percolator_airflow.connection import (
@@ -16,10 +18,13 @@ from percolator_airflow.connection import (
     store_connection,
 )
 from percolator_core.database import connect
-from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.errors import ConfigurationError, PercolatorError, UnknownColumn, UnknownTable
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
+
+_FINAL: Final = (ConfigurationError, UnknownColumn, UnknownTable)
+"""Errors that a retry cannot fix: a person has to correct something."""
 
 _LOOK_PATIENCE: Final = 3.0
 """Seconds after which a test of a connection reports that the store does not answer."""
@@ -112,3 +117,19 @@ class PercolatorHook(BaseHook):
                 f"Connections, or set AIRFLOW_CONN_{self.conn_id.upper()}"
             )
         return store_connection(found)
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Turn errors of the library into Airflow's, without the library's traceback.
+
+    Raises:
+        AirflowFailException: the chain, the connection or a name is invalid; a retry cannot succeed.
+        AirflowException: a retry may succeed, for example after the store was unavailable.
+    """
+    try:
+        yield
+    except _FINAL as error:
+        raise AirflowFailException(str(error)) from None
+    except PercolatorError as error:
+        raise AirflowException(str(error)) from None

@@ -15,27 +15,17 @@ class ChainLink(BaseOperatorLink):
     """The link to the chain's graph, which shows the backlog of each observer."""
 
     name = "Chain"
+    page = ""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """Return the URL of the chain's page, or of the overview for a task without a chain."""
-        return page_url(_chain_of(operator))
+        chain = str(getattr(operator, "chain_name", "") or "")
+        overview = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}{URL_PREFIX}/"
+        return f"{overview}{quote(chain, safe='')}/{self.page}" if chain else overview
 
 
-class QuarantineLink(BaseOperatorLink):
+class QuarantineLink(ChainLink):
     """The link to the chain's cells in quarantine."""
 
     name = "Quarantine"
-
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """Return the URL of the chain's quarantine, or of the overview for a task without a chain."""
-        return page_url(_chain_of(operator), "quarantine")
-
-
-def page_url(chain: str, page: str = "") -> str:
-    """Return the URL of a chain's page below Airflow's own URL; without a chain, the URL of the overview."""
-    base = conf.get("api", "base_url", fallback="/").rstrip("/")
-    return f"{base}{URL_PREFIX}/{quote(chain, safe='')}/{page}" if chain else f"{base}{URL_PREFIX}/"
-
-
-def _chain_of(operator: Any) -> str:
-    return str(getattr(operator, "chain_name", "") or "")
+    page = "quarantine"

@@ -1,12 +1,18 @@
-"""Check that a Spark master answers before Spark starts, because Spark itself waits a minute for a master."""
+"""Where a task runs: its engine, and the Spark master.
+
+A master is checked before Spark starts, because Spark itself waits a minute for a master.
+"""
 
 from __future__ import annotations
 
 import re
 import socket
-from typing import Final
+from typing import Final, Literal, get_args
 
 from percolator_core.errors import ConfigurationError, PercolatorError
+
+Engine = Literal["spark", "local"]
+"""``spark``: in Spark's executors. ``local``: in the process of the Airflow task."""
 
 _LIMIT: Final = 3.0
 """Seconds to wait for a master's answer."""
@@ -19,18 +25,28 @@ class MasterUnavailable(PercolatorError):
     """No Spark master answers at that address: start it, or name another one."""
 
 
+def check_engine(engine: Engine) -> None:
+    """Raise ValueError if there is no such engine."""
+    if engine not in get_args(Engine):
+        raise ValueError(f"engine is spark or local, not {engine!r}")
+
+
 def check_master(master: str | None) -> None:
-    """Check the form of a Spark master, and that one host of a ``spark://`` URL accepts connections.
+    """Check that Spark is installed, the form of a master, and that one host of a ``spark://`` URL answers.
 
     Args:
         master: None means the default, ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
 
     Raises:
-        ConfigurationError: Spark has no master of this form.
+        ConfigurationError: Spark is not installed, or has no master of this form.
         MasterUnavailable: no host accepts connections.
     """
-    from percolator_core.spark.session import default_master
+    from percolator_core.spark.session import check_pyspark, default_master
 
+    try:
+        check_pyspark()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}, or write engine: local") from None
     master = master or default_master()
     if not _FORMS.fullmatch(master):
         raise ConfigurationError(

@@ -70,7 +70,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     f"{here}.operators.{name}"
-                    for name in ("archive", "bases", "drain", "garbage", "load", "locks", "monitor")
+                    for name in ("archive", "drain", "load", "maintenance", "monitor")
                 ],
             }
         ],

@@ -13,8 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from percolator_airflow.chains import ChainFolder
 from percolator_airflow.connection import DEFAULT_CONN_ID
-from percolator_airflow.failures import plain_failures
-from percolator_airflow.hook import PercolatorHook
+from percolator_airflow.hook import PercolatorHook, plain_failures
 from percolator_airflow.links import ChainLink, QuarantineLink
 from percolator_airflow.triggers import LOOKS, IdleTrigger
 from percolator_core.admin.demand import demand

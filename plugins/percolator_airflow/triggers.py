@@ -13,16 +13,17 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from percolator_airflow.chains import ChainFolder, stamps
+from percolator_airflow.chains import ChainFolder
 from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.hook import PercolatorHook
 from percolator_core.admin.demand import Demand, demand
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError, PercolatorError
+from percolator_core.observers.loading import stamps
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
@@ -107,7 +108,9 @@ class ChainWatch:
 
 
 class _ChainTrigger(BaseTrigger):
-    """The common part of the two triggers."""
+    """The common part of the two triggers. ``_numbers`` are the names of further arguments."""
+
+    _numbers: ClassVar[tuple[str, ...]]
 
     def __init__(self, chain: str, conn_id: str = DEFAULT_CONN_ID, namespace: str | None = None) -> None:
         super().__init__()
@@ -124,11 +127,8 @@ class _ChainTrigger(BaseTrigger):
             "chain": self.chain,
             "conn_id": self.conn_id,
             "namespace": self.namespace,
-            **self._numbers(),
+            **{name: getattr(self, name) for name in self._numbers},
         }
-
-    def _numbers(self) -> dict[str, float]:
-        raise NotImplementedError
 
     async def cleanup(self) -> None:
         """Close the connection."""
@@ -169,6 +169,8 @@ class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
         remind: seconds between two events for the same cells.
     """
 
+    _numbers = ("poll", "settle", "remind")
+
     def __init__(
         self,
         chain: str,
@@ -184,9 +186,6 @@ class DirtyTrigger(_ChainTrigger, BaseEventTrigger):
         self.poll = poll
         self.settle = settle
         self.remind = remind
-
-    def _numbers(self) -> dict[str, float]:
-        return {"poll": self.poll, "settle": self.settle, "remind": self.remind}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events, without end."""
@@ -242,6 +241,8 @@ class IdleTrigger(_ChainTrigger):
         poll: seconds between two checks.
     """
 
+    _numbers = ("poll",)
+
     def __init__(
         self,
         chain: str,
@@ -253,9 +254,6 @@ class IdleTrigger(_ChainTrigger):
         super().__init__(chain, conn_id, namespace)
         _check(poll=poll)
         self.poll = poll
-
-    def _numbers(self) -> dict[str, float]:
-        return {"poll": self.poll}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the event and end."""

@@ -14,8 +14,7 @@ import percolator_core
 from percolator_core import Database, Hash, Indexed, PrimaryKey, Table
 from percolator_core.admin import browse as browsing
 from percolator_core.admin.browse import RowsPage, browse, page_before
-from percolator_core.schema.expression import parse
-from percolator_core.schema.raw_filter import RawFilter
+from percolator_core.schema.expression import RawFilter, parse
 from tests.servers.plain import some_namespace
 
 

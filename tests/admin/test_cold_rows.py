@@ -18,8 +18,7 @@ from percolator_core.admin.diff import changes
 from percolator_core.admin.row_history import CellHistory, RowHistory, columns_of, row_history
 from percolator_core.base.flush import TabletFlush
 from percolator_core.layout.records import Version
-from percolator_core.schema.expression import parse
-from percolator_core.schema.raw_filter import RawFilter
+from percolator_core.schema.expression import RawFilter, parse
 from tests.flushing import flush, is_cold
 from tests.servers.plain import some_namespace
 

@@ -88,7 +88,7 @@ def test_what_is_recorded_is_read(db: Database) -> None:
         observers=(observer("look", 10, 12.345), observer("other")),
         workers=tuple(workers),
     )
-    record(db, now, KEEP)
+    record(db, now, KEEP, {"look": 9, "other": 50, "gone": 7})
     record(db, replace(now, observers=(), workers=()), KEEP)
     first, second = samples(db)
     assert first == Sample(
@@ -98,8 +98,8 @@ def test_what_is_recorded_is_read(db: Database) -> None:
         workers=2,
         drains=1,
         observers={
-            "look": ObserverSample(backlog=10, oldest=12.3, failed=11, ran=12, failures=13),
-            "other": ObserverSample(backlog=0, oldest=None, failed=1, ran=2, failures=3),
+            "look": ObserverSample(backlog=10, oldest=12.3, failed=11, ran=12, failures=13, peak=10),
+            "other": ObserverSample(backlog=0, oldest=None, failed=1, ran=2, failures=3, peak=50),
         },
     )
     assert (second.observers, second.workers, second.drains) == ({}, 0, 0)
@@ -164,6 +164,28 @@ def test_thinning_out_what_was_looked_at_in_bursts(past: Past, db: Database) -> 
     assert (found[0], found[-1]) == (start, start + 1_000_049_000)
     with pytest.raises(ValueError, match="limit is 2 or more, not 1"):
         samples(db, limit=1)
+
+
+def test_a_peak_between_two_points_of_a_plot_is_kept(past: Past, db: Database) -> None:
+    start = past.now.time // 1000 * 1000
+    for number in range(1000):
+        backlog = 7532 if number == 777 else 3
+        past.record(observer("look", backlog), at=start + number * MINUTE)
+    for limit in (2, 10, 360):
+        found = samples(db, limit=limit)
+        assert max(one.observers["look"].peak for one in found) == 7532
+        assert next(one.time for one in found if one.observers["look"].peak > 3) <= start + 777 * MINUTE
+        # The last sample is as it was recorded.
+        assert found[-1].observers["look"].peak == 3
+
+
+def test_a_sample_of_an_earlier_version_has_its_backlog_as_the_peak(db: Database) -> None:
+    from percolator_core.admin.samples import _pack
+
+    numbers = _pack([[0, 1, 0, 0], [5], [None], [0], [0], [0]])
+    db.store.one((b"XADD", db.store.keyspace.samples, b"*", _pack(["look"]), numbers))
+    [found] = samples(db)
+    assert found.observers["look"] == ObserverSample(5, None, 0, 0, 0, 5)
 
 
 def test_a_thousand_looks_at_fifty_observers_stay_small(past: Past, db: Database) -> None:

@@ -106,7 +106,8 @@ class Home:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__FERNET_KEY": "",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder / 'airflow.db'}",
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",  # its 30 s are short on a busy machine
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder / 'airflow.db'}?timeout=60",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
             "AIRFLOW__API_AUTH__JWT_SECRET": "no secret " * 8,

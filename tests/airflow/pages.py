@@ -5,7 +5,7 @@ Nothing of Airflow is imported before a function here runs, as conftest.py asks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from percolator_core import Chain, Database, Worker
 from tests.airflow.project import set_connection
 
 if TYPE_CHECKING:
@@ -25,6 +26,27 @@ WRITE = {"X-Percolator": "1"}
 """The headers of a program that changes something."""
 PAGE = {"Accept": "text/html"}
 """The headers of a browser that requests a page."""
+
+
+OBSERVERS = {
+    "split": "observe: docs.text\nwrites: [out.part]\nretry: {attempts: 1}",
+    "join": "observe: out.part\nwrites: [out.sum]\ndescription: Puts parts together.",
+}
+
+
+def split_and_join(
+    db: Database, chain: Chain, errors: Mapping[str, Exception], observers: Collection[str] = ()
+) -> None:
+    """Run `OBSERVERS`, or some of them, until the chain is idle; rows in ``errors`` fail."""
+
+    def split(t: Any, cell: Any) -> None:
+        if cell.row.decode() in errors:
+            raise errors[cell.row.decode()]
+        t.set("out", cell.row, "part", b"x")
+
+    object.__setattr__(chain.observers["split"], "function", split)
+    object.__setattr__(chain.observers["join"], "function", lambda t, cell: None)
+    Worker(db, chain, observers=observers or None).run_until_idle()
 
 
 def write_chain(folder: Path, name: str, tables: str, observers: Mapping[str, str]) -> Path:
@@ -138,7 +160,7 @@ def site() -> Iterator[Site]:
     from airflow.api_fastapi.app import init_auth_manager
 
     from percolator_airflow.ui.app import make_app
-    from percolator_airflow.ui.stores import stores
+    from percolator_core.ui.stores import stores
 
     init_auth_manager()
     try:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from percolator_core import Database, Worker, connect
+from tests.servers.plain import PATIENCE
 
 CONN_ID = "words"
 
@@ -94,7 +95,7 @@ class Project:
         from percolator_airflow.chains import ChainFolder
 
         with ChainFolder.of(self.chain).imported() as chain, self.connect() as db:
-            Worker(db, chain).run_until_idle(20)
+            Worker(db, chain).run_until_idle(PATIENCE)
 
     def counted(self) -> int:
         with self.connect() as db:

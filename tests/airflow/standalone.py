@@ -94,8 +94,17 @@ class Standalone:
     def api(
         self, method: str, path: str, json: Any = None, *, user: str = "admin", timeout: float = 180
     ) -> Any:
-        """Call the REST API (``path`` below ``/api/v2``); return the decoded response, fail on an error."""
-        answer = self.request(method, f"/api/v2{path}", json, user=user, timeout=timeout)
+        """Call the REST API (``path`` below ``/api/v2``); return the decoded response, fail on an error.
+
+        SQLite refuses a transaction while others write. Airflow has then changed nothing, and the call is
+        repeated, as a user does.
+        """
+        end = time.monotonic() + PATIENCE
+        while True:
+            answer = self.request(method, f"/api/v2{path}", json, user=user, timeout=timeout)
+            if "Database error" not in answer.text[:200] or time.monotonic() > end:
+                break
+            time.sleep(1)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
         return answer.json() if answer.content else None
 
@@ -243,6 +252,8 @@ def settings(
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins if plugins is not None else home / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
         # The default needs the name service.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
@@ -250,6 +261,8 @@ def settings(
             f"{name}:{role}" for name, role in users.items()
         ),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        # SQLite waits so many seconds for the writers of other processes; its default is 5.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": base_url,

@@ -251,7 +251,7 @@ def test_no_log_no_field_and_no_result_holds_a_password(
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
         # Not at DEBUG, where Airflow's own dag.test() prints the message that asks to mask a secret.
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "percolator_core=debug percolator_airflow=debug",

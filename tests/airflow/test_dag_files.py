@@ -6,7 +6,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_python_counts_more_than_yaml_key_by_key(shop: Shop) -> None:
-    from percolator_airflow.dags.settings import merged
+    from percolator_airflow.dags.plan import merged
 
     shop.declare(
         """\
@@ -264,13 +264,19 @@ def test_the_shipped_dag_files(dags: Dags, name: str) -> None:
         ]
 
 
-def test_a_new_project_has_its_dags(tmp_path: Path, dags: Dags) -> None:
+@pytest.mark.parametrize("template", ["typed", "html", "words"])
+def test_a_new_project_has_its_dags(
+    template: Literal["typed", "html", "words"], tmp_path: Path, dags: Dags
+) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     from percolator_core.cli.init import write_project
 
-    write_project(tmp_path / "made")
+    write_project(tmp_path / "made", template)
     bag = DagBag(str(tmp_path / "made" / "dags"), load_op_links=False)
     assert not bag.import_errors
-    assert sorted(bag.dags) == ["words_load", "words_maintain", "words_monitor", "words_observe"]
-    assert bag.dags["words_observe"].task_dict["until_idle"].engine == "local"
+    assert sorted(bag.dags) == ["made_load", "made_maintain", "made_monitor", "made_observe"]
+    assert bag.dags["made_observe"].task_dict["until_idle"].engine == "local"
+    loads = [task for task in bag.dags["made_load"].tasks if task.task_type == "GivenLoadOperator"]
+    assert loads
+    assert {task.partial_kwargs["engine"] for task in loads} == {"local"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,6 +74,45 @@ def test_a_namespace_that_is_not_there_yet_is_idle(shop: Shop) -> None:
     for name in ("shop_observe", "shop_maintain"):
         assert "failed" not in shop.dags.run(dags[name]).values()
     assert shop.dags.run(dags["shop_monitor"]) == {"look": "success", "start_drain": "skipped"}
+
+
+def test_derived_tables_are_assets_with_their_origin(shop: Shop) -> None:
+    """A table gets an event from each task that ran an observer which writes it, and from no other."""
+    dag = shop.load()["shop_observe"]
+    assets = {
+        name: ([one.uri for one in task.inlets], [one.uri for one in task.outlets if hasattr(one, "uri")])
+        for name, task in dag.task_dict.items()
+    }
+    docs, sums = "percolator://store/shop/docs", "percolator://store/shop/sums"
+    assert assets == {
+        "generation_1.split": ([docs], [docs]),
+        "generation_2.total": ([docs], [sums]),
+        "generation_3.countdown": ([sums], [sums]),
+        "until_idle": ([], []),
+    }
+    known = len(asset_events())
+    shop.put(a=b"one")
+    shop.dags.run(dag)
+    assert asset_events()[known:] == [docs, sums, sums]
+    idle = shop.dags.run(dag)
+    assert idle == dict.fromkeys(list(assets)[:3], "skipped") | {"until_idle": "success"}
+    shop.put(b=b"one")
+    # The last task finds what the others left.
+    assert shop.dags.run(dag, only="until_idle")["until_idle"] == "success"
+    assert asset_events()[known + 3 :] == [docs, sums]
+
+
+def test_a_repeated_last_task_reports_the_tables_of_all_observers(shop: Shop) -> None:
+    last = shop.load()["shop_observe"].task_dict["until_idle"]
+    [alias] = last.outlets
+    found = {}
+    for number in (1, 2):
+        added: list[str] = []
+        events = {alias: SimpleNamespace(add=lambda asset, added=added: added.append(asset.uri))}
+        context = {"ti": SimpleNamespace(try_number=number), "outlet_events": events}
+        last._post_execute_hook(context, {"observers": {}})
+        found[number] = added
+    assert found == {1: [], 2: ["percolator://store/shop/docs", "percolator://store/shop/sums"]}
 
 
 LOAD = """\
@@ -229,7 +269,7 @@ def test_the_watcher_and_a_schedule_start_the_observers(shop: Shop) -> None:
     assert set(shop.dags.run(watched).values()) == {"success"}
     both = shop.load("observe={'schedule': '@daily'}")["shop_observe"]
     assert type(both.timetable).__name__ == "AssetOrTimeSchedule"
-    assert set(shop.dags.run(both).values()) == {"success"}
+    assert set(shop.dags.run(both).values()) == {"success", "skipped"}
     timed = shop.load("observe={'schedule': '10m', 'watch': False}")["shop_observe"]
     assert type(timed.timetable).__name__ == "DeltaTriggerTimetable"
     by_hand = shop.load("observe={'watch': False}")["shop_observe"]

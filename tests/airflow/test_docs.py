@@ -20,7 +20,7 @@ def examples(language: str) -> list[str]:
 def test_the_dag_files(dags: Dags) -> None:
     found = {}
     for number, text in enumerate(examples("python")):
-        for file in dags.folder.iterdir():
+        for file in dags.folder.glob("*.py"):
             file.unlink()
         dags.write(f"file{number}.py", text.replace('"../observers', f'"{ROOT}/observers'))
         found[number] = set(dags.load())

@@ -26,7 +26,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import Chain, Database
 from percolator_core.admin.status import status
-from tests.airflow.standalone import Standalone, standalone
+from tests.airflow.standalone import PATIENCE, Standalone, standalone
 from tests.servers.plain import Server, binaries
 from tests.stranger import stranger_in
 from tests.test_readme import write_project
@@ -304,6 +304,8 @@ def browser(
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme, base_url=site.airflow.base_url
         )
+        # The browser's own 30 seconds are too short for Airflow's pages on a busy machine.
+        context.set_default_timeout(PATIENCE * 1000)
         page = context.new_page()
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))

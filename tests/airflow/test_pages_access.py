@@ -130,7 +130,7 @@ def test_a_viewer_sees_each_page_and_changes_nothing(pages: Site) -> None:
 def test_a_change_needs_the_permission_and_our_own_header(pages: Site) -> None:
     from fastapi import APIRouter
 
-    from percolator_airflow.ui.access import EditableChain
+    from percolator_core.ui.access import EditableChain
 
     router = APIRouter()
     done = []
@@ -235,7 +235,7 @@ def test_security_headers_stand_on_every_answer(pages: Site) -> None:
 def test_a_mistake_of_ours_is_a_sentence_and_no_traceback(
     pages: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from percolator_airflow.ui.pages import graph
+    from percolator_core.ui.pages import graph
 
     def broken(*_: Any) -> None:
         raise RuntimeError("secret /etc/passwd")
@@ -289,7 +289,7 @@ def _nothing_inline(text: str) -> None:
 def test_a_store_that_is_away_is_one_sentence_without_its_password(
     pages: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from percolator_airflow.ui import stores
+    from percolator_core.ui import stores
 
     monkeypatch.setattr(stores, "PATIENCE", 0.2)
     chain = write_chain(tmp_path / "away", "away", TABLES, {"split": "observe: docs.text"})
@@ -344,7 +344,7 @@ class TestChains:
             with create_session() as session:
                 found = known_chain(session, "moved")
             assert found is not None
-            assert (found.namespace, found.path, found.project) == (namespace, chain, str(tmp_path))
+            assert (found.namespace, found.path) == (namespace, chain)
 
     def test_a_version_of_before_does_not_count(self, pages: Site, tmp_path: Path) -> None:
         from airflow.models.dag_version import DagVersion
@@ -393,10 +393,11 @@ class TestChains:
         assert pages.as_("ADMIN").get("/gone/").status_code == 404
 
     def test_declarations_are_read_again_when_a_file_changed(self, tmp_path: Path) -> None:
-        from percolator_airflow.ui.chains import KnownChain, declared
+        from percolator_airflow.ui.chains import KnownChain
+        from percolator_core.ui.declarations import declared
 
         folder = write_chain(tmp_path / "c", "c", TABLES, {"split": "observe: docs.text"})
-        chain = KnownChain("c", "c_observe", folder, None, "percolator_default", None)
+        chain = KnownChain("c", folder, "c_observe", "percolator_default", None)
         first = declared(chain)
         assert declared(chain) is first
         write_chain(folder, "c", TABLES, {"join": "observe: out.a"})

@@ -19,29 +19,28 @@ import pytest
 
 from percolator_core import PercolatorError
 from tests.airflow.pages import PAGE, connection_to
+from tests.airflow.standalone import PATIENCE
 from tests.airflow.words import Words, read, tokens
 from tests.servers.plain import Server, binaries, commit_of
 
 if TYPE_CHECKING:
     from percolator_airflow.ui.chains import KnownChain
 
-PAGES = Path(__file__).parents[2] / "plugins" / "percolator_airflow" / "ui"
+PAGES = Path(__file__).parents[2] / "percolator_core" / "ui"
 SECRET = "xK9-secret-of-the-store"
 
 
 def known(words: Words) -> KnownChain:
     from percolator_airflow.ui.chains import KnownChain
 
-    return KnownChain(
-        words.name, f"{words.name}_observe", words.folder, None, "percolator_default", words.name
-    )
+    return KnownChain(words.name, words.folder, f"{words.name}_observe", "percolator_default", words.name)
 
 
 # Connections.
 
 
 def test_those_who_come_first_together_get_one_connection_that_stays_open(words: Words) -> None:
-    from percolator_airflow.ui.stores import Stores
+    from percolator_core.ui.stores import Stores
 
     made = Stores()
     gate = threading.Barrier(8)
@@ -61,7 +60,7 @@ def test_those_who_come_first_together_get_one_connection_that_stays_open(words:
 def test_a_page_goes_on_with_the_connection_that_is_replaced(
     words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from percolator_airflow.ui import stores as module
+    from percolator_core.ui import stores as module
 
     monkeypatch.setattr(module, "_LOOK", 0.0)
     made = module.Stores()
@@ -81,7 +80,7 @@ def test_a_page_goes_on_with_the_connection_that_is_replaced(
 def test_a_store_that_is_silent_is_waited_for_by_one_page_at_a_time(
     words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from percolator_airflow.ui import stores as module
+    from percolator_core.ui import stores as module
 
     monkeypatch.setattr(module, "PATIENCE", 0.2)
     monkeypatch.setattr(module, "TIMEOUT", 0.5)
@@ -199,7 +198,7 @@ def test_looking_leaves_nothing_in_a_namespace_that_is_not_there(words: Words) -
 
 def test_what_is_nested_deeply_is_not_written_out(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
     """With indentation these 60 KB would become 40 MB of spaces, for each view of the row."""
-    from percolator_airflow.ui import values
+    from percolator_core.ui import values
 
     words.put("row", text=b"[" * 600 + b"1," * 30_000 + b"1" + b"]" * 600)
     written = 0
@@ -274,7 +273,7 @@ def test_a_table_of_any_name_leaves_nothing_in_the_browser(words: Words) -> None
 def test_one_chain_that_cannot_be_looked_at_leaves_the_others_theirs(
     words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from percolator_airflow.ui.pages import overview
+    from percolator_core.ui.pages import overview
     from tests.airflow.pages import give_dag, write_chain
 
     name = f"{words.name}b"
@@ -379,6 +378,9 @@ def test_who_presses_a_button_keeps_his_place(words: Words) -> None:
 
     def answer(route: Route, request: Request) -> None:
         """Pass the browser's requests directly to the application, without a server."""
+        if "/events?" in request.url:
+            route.abort()  # a stream does not end, and this client waits for the end
+            return
         path = request.url.removeprefix("http://pages")
         got = words.client.request(
             request.method, path, headers=request.headers, content=request.post_data_buffer or b""
@@ -388,6 +390,7 @@ def test_who_presses_a_button_keeps_his_place(words: Words) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
         page.route("http://pages/**", answer)
         page.goto(f"http://pages/{words.name}/quarantine")
         page.get_by_role("button", name="Retry one text").press("Enter")

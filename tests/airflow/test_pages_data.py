@@ -103,7 +103,7 @@ def test_ticked_cells_and_all_of_an_observer_are_discarded(words: Words) -> None
 
 
 def test_what_fails_after_all_were_meant_is_not_discarded(words: Words) -> None:
-    from percolator_airflow.ui.pages.quarantine import _discard_all
+    from percolator_core.ui.pages.quarantine import _discard_all
 
     words.put("before", text=b"boom")
     words.drain()
@@ -140,6 +140,58 @@ def test_who_may_not_edit_sees_no_buttons_and_may_not_retry(words: Words) -> Non
     assert "<button name" not in answer.text
     assert words.post("quarantine/retry", 403, cell=token)
     assert words.post("locks/resolve", 403)
+
+
+def test_a_group_is_retried_by_those_who_may_edit(words: Words) -> None:
+    words.put("one", "two", text=b"boom")
+    words.drain()
+    [like] = {
+        html.unescape(one) for one in re.findall(r'name="like" value="([^"]*)"', words.page("quarantine"))
+    }
+    admin, words.client = words.client, words.site.as_("VIEWER")
+    assert words.post("quarantine/retry", 403, like=like)
+    words.client = admin
+    assert words.post("quarantine/retry", like=like)["count"] == 2
+
+
+# Live pages, and pages of observers.
+
+
+def test_live_pages_are_followed_with_airflows_login(words: Words, monkeypatch: Any) -> None:
+    from percolator_core.ui import live
+
+    monkeypatch.setattr(live, "LIFE", 0.0)  # the stream ends after its first event
+    asked = {"page": f"/{words.name}/tables"}
+    answer = words.client.get("/events", params=asked)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    [data] = re.findall(r"^event: live\ndata: (.*)$", answer.text, re.MULTILINE)
+    assert "docs" in json.loads(data)["tables"]
+    assert words.site.anonymous().get("/events", params=asked).status_code == 401
+    assert words.site.as_(None).get("/events", params=asked).status_code == 404
+
+
+def test_the_source_of_an_observer_is_for_those_who_may_read_code(words: Words, monkeypatch: Any) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+
+    (words.folder / "steps.py").write_text("def split(t, cell):\n    return 'the source'\n")
+    words.put("row")
+    words.drain()
+    page = html.unescape(words.page("observers/split"))
+    assert "return 'the source'" in page
+    assert f'href="/dags/{words.name}_observe/tasks/split"' in page
+    assert ">row</bdi>" in page
+    hidden = {DagAccessEntity.CODE, DagAccessEntity.XCOM}
+    monkeypatch.setattr(
+        get_auth_manager(), "is_authorized_dag", lambda **asked: asked.get("access_entity") not in hidden
+    )
+    page = html.unescape(words.page("observers/split"))
+    assert "the source" not in page
+    assert "observe: docs.text" not in page
+    assert "permission to read the code" in page
+    assert ">row</bdi>" not in page
 
 
 # Locks.
@@ -245,8 +297,7 @@ def test_rows_of_a_raw_table_are_filtered(words: Words) -> None:
     assert re.findall(r"<bdi>(\w)</bdi>", words.page("tables/docs/rows?where=text%3D'two'")) == ["c", "d"]
     both = words.text("tables/docs/rows?where=text%3D'two' and row>'c'")
     # The page shows the whole row, not only the column of the filter.
-    assert "title extra" in both
-    assert "text two" in both
+    assert "Row text title d two extra" in both
     assert "No row matches" in words.text("tables/docs/rows?where=text%3D'three'")
     assert "an operator such as" in words.text("tables/docs/rows?where=text", 400)
     many = " and ".join(["text!='x'"] * 21)
@@ -368,7 +419,7 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(words: Words) -> None:
 
 
 def test_columns_with_the_longest_names_are_readable_and_every_page_of_them_is_reached(words: Words) -> None:
-    from percolator_airflow.ui.links import column_token
+    from percolator_core.ui.links import column_token
 
     columns = [f"http://{number:03}.example/?q=" + "é&" * 21_837 + "..." for number in range(60)]
     assert {len(column.encode()) for column in columns} == {65_536}

@@ -14,8 +14,8 @@ import percolator_core as percolator
 from percolator_core import Chain
 from percolator_core.admin.samples import record
 from percolator_core.admin.status import ObserverStatus, status
-from tests.airflow.pages import PAGE, Site, connection_to, give_dag, write_chain
-from tests.airflow.web import OBSERVERS, TABLES, Reader, Web, row_of
+from tests.airflow.pages import OBSERVERS, PAGE, Site, connection_to, give_dag, write_chain
+from tests.airflow.web import TABLES, Reader, Web, row_of
 from tests.servers.plain import Server
 
 
@@ -45,12 +45,12 @@ class TestGraph:
         assert len(nodes) == 2 + 3
         split = nodes["observer-split"]
         texts = [text.text for text in split.iter("text")]
-        assert {"split", "failing", "1 in quarantine", "backlog 0"} <= set(texts)
-        assert split.get("href") == f"/{web.name}/quarantine?observer=split"
+        assert {"split", "failing", "quarantine 1", "backlog 0"} <= set(texts)
+        assert split.get("href") == f"/{web.name}/observers/split"
         assert "is-failing" in split.get("class", "")
         assert split.get("aria-label", "").startswith("split, failing: 1 cell in quarantine; backlog 0")
         join = nodes["observer-join"]
-        assert join.get("href") == "#row-join"
+        assert join.get("href") == f"/{web.name}/observers/join"
         assert "backlog 29" in [text.text for text in join.iter("text")]
         assert any(use.get("href") == "#sign-unattended" for use in join.iter("use"))
         columns = {node.get("href") for name, node in nodes.items() if name and name.startswith("column-")}
@@ -65,7 +65,7 @@ class TestGraph:
         ]
 
     def test_a_second_look_tells_the_rate(self, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-        from percolator_airflow.ui import standing
+        from percolator_core.ui import standing
 
         monkeypatch.setattr(standing, "_LEAST", 0.0)
         web.chain.create_tables(web.db)
@@ -134,7 +134,7 @@ class TestGraph:
         give_dag(folder, "fifty")
         with percolator.connect(server.unix, "fifty") as db:
             Chain.load(folder, import_functions=False).create_tables(db)
-            text = site.as_("VIEWER").get("/fifty/", headers=PAGE).text
+            text = site.as_("VIEWER").get("/fifty/?open=docs", headers=PAGE).text
         drawing = ET.fromstring(re.search(r"<svg class=\"chain\".*?</svg>", text, re.DOTALL)[0])  # type: ignore[index]
         boxes = [
             tuple(float(box.get(name, 0)) for name in ("x", "y", "width", "height"))
@@ -171,7 +171,7 @@ class TestStanding:
     def test_states(
         self, tmp_path: Path, facts: dict[str, Any], rate: tuple[float, float] | None, state: str
     ) -> None:
-        from percolator_airflow.ui.standing import Rate, standings
+        from percolator_core.ui.standing import Rate, standings
 
         chain = Chain.load(write_chain(tmp_path, "c", TABLES, OBSERVERS), import_functions=False)
         plain: dict[str, Any] = {"backlog": 0, "waiting": 0, "oldest": None, "failed": 0, "active": True}
@@ -183,7 +183,7 @@ class TestStanding:
         assert found.why
 
     def test_nobody_at_it(self) -> None:
-        from percolator_airflow.ui.standing import standings
+        from percolator_core.ui.standing import standings
 
         now = ObserverStatus("split", ("docs.text",), 3, 0, 0.1, 0, active=True)
         for observers, state in ((("split",), "working"), (("join",), "unattended"), (None, "working")):
@@ -191,7 +191,7 @@ class TestStanding:
             assert standings(seen, None, {})[0].state == state
 
     def test_an_observers_own_thresholds_count(self, tmp_path: Path) -> None:
-        from percolator_airflow.ui.standing import standings
+        from percolator_core.ui.standing import standings
 
         own = "{monitor: {thresholds: {backlog: 40, oldest: 5s, observers: {split: {backlog: 100}}}}}"
         tables = f"{{docs: {{}}, out: {{}}}}\nairflow: {own}"
@@ -203,10 +203,10 @@ class TestStanding:
 
     def test_rates_are_of_the_last_seconds(self, web: Web) -> None:
         from percolator_airflow.ui.chains import KnownChain
-        from percolator_airflow.ui.standing import Looks
+        from percolator_core.ui.standing import Looks
 
         web.chain.create_tables(web.db)
-        known = KnownChain(web.name, "", web.folder, None, "", None)
+        known = KnownChain(web.name, web.folder, "", "", None)
         looks = Looks()
 
         def look(second: float, ran: int) -> float | None:
@@ -234,12 +234,12 @@ class TestStanding:
 
     def test_without_a_look_of_its_own_the_monitors_is_taken(self, web: Web) -> None:
         from percolator_airflow.ui.chains import KnownChain
-        from percolator_airflow.ui.standing import Looks
+        from percolator_core.ui.standing import Looks
 
         web.chain.create_tables(web.db)
         now = status(web.db, web.chain)
         record(web.db, now, 3600)
-        known = KnownChain(web.name, "", web.folder, None, "", None)
+        known = KnownChain(web.name, web.folder, "", "", None)
         later = [ObserverStatus("split", (), 0, 0, None, 0, active=True, ran=100)]
         seen: Any = SimpleNamespace(time=now.time + 10_000_000, observers=later)
         assert Looks().rates(known, web.db, seen)["split"].runs == pytest.approx(10, abs=0.2)
@@ -254,7 +254,7 @@ class TestOverview:
         assert "1,200" in card
 
     def test_a_store_that_is_away_is_not_waited_for_again(self, web: Web) -> None:
-        from percolator_airflow.ui import stores
+        from percolator_core.ui import stores
 
         give_dag(web.folder, web.name, conn_id="away")
         with connection_to("redis://127.0.0.1:9", "away"), pytest.MonkeyPatch.context() as patch:

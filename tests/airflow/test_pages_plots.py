@@ -122,7 +122,7 @@ class TestPlotting:
     """Axes and curves as numbers."""
 
     def plot(self, values: Sequence[float | None], form: Any = "count", times: Any = None) -> Any:
-        from percolator_airflow.ui.plotting import Curve, Plot, Span
+        from percolator_core.ui.plotting import Curve, Plot, Span
 
         times = times or [60.0 * index for index in range(len(values))]
         return Plot("k", "t", "u", form, [Curve("one", 0, values)], Span(times[0], times[-1] or 1, times))
@@ -159,7 +159,7 @@ class TestPlotting:
         ],
     )
     def test_round_times(self, length: int, labels: list[str]) -> None:
-        from percolator_airflow.ui.plotting import Span
+        from percolator_core.ui.plotting import Span
 
         begin = 1_795_301_000.0  # 2026-11-21 22:43:20
         found = Span(begin, begin + length, []).ticks()
@@ -176,7 +176,7 @@ class TestPlotting:
         assert self.plot([None, None]).newest() == "-"
 
     def test_rates_leave_out_what_began_anew(self) -> None:
-        from percolator_airflow.ui.plotting import added, rates
+        from percolator_core.ui.plotting import added, rates
 
         assert rates([0, 10, 20, 30, 40], [0, 50, 5, None, 10]) == [None, 5, None, None, None]
         assert rates([], []) == []

@@ -17,6 +17,7 @@ from tests.servers.plain import Server
 USER = "airflow"
 PAGES = (
     *("", "plots", "quarantine", "quarantine?row=row1", "locks", "tables", "tables/docs", "trace"),
+    "observers/first",
     *("tables/docs/rows", "tables/docs/rows?prefix=row&where=text%3D%27a%27", "tables/docs/row?key=row0"),
     *(
         "tables/docs/row?key=row0&at=0.001s",

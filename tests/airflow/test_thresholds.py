@@ -27,7 +27,7 @@ def judged(
     before: Mapping[str, tuple[int, int]] | None = None,
     locks: tuple[HeldLock, ...] = (),
 ) -> list[str]:
-    from percolator_airflow.thresholds import Runs, breaches
+    from percolator_core.admin.thresholds import Runs, breaches
 
     runs = {name: Runs(*each) for name, each in (before or {}).items()}
     return breaches(now, runs, locks, ThresholdsDeclaration.model_validate(allowed))

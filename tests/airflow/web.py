@@ -7,20 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import percolator_core as percolator
-from percolator_core import Chain, Worker
-from tests.airflow.pages import PAGE, give_dag, write_chain
+from percolator_core import Chain
+from tests.airflow.pages import OBSERVERS, PAGE, give_dag, split_and_join, write_chain
 
 if TYPE_CHECKING:
     from tests.airflow.pages import Site
 
 TABLES = "{docs: {tablets: 2}, out: {tablets: 2}}\nairflow: {monitor: {thresholds: {backlog: 40}}}"
-OBSERVERS = {
-    "split": "observe: docs.text\nwrites: [out.part]\nretry: {attempts: 1}",
-    "join": "observe: out.part\nwrites: [out.sum]\ndescription: Puts parts together.",
-}
 
 
 class Reader(HTMLParser):
@@ -66,15 +62,7 @@ class Web:
 
     def work(self, *observers: str, wrong: frozenset[str] = frozenset()) -> None:
         """Run the observers until the chain is idle; rows in ``wrong`` fail."""
-
-        def split(t: Any, cell: Any) -> None:
-            if cell.row.decode() in wrong:
-                raise ValueError("not this one")
-            t.set("out", cell.row, "part", b"x")
-
-        object.__setattr__(self.chain.observers["split"], "function", split)
-        object.__setattr__(self.chain.observers["join"], "function", lambda t, cell: None)
-        Worker(self.db, self.chain, observers=observers or None).run_until_idle()
+        split_and_join(self.db, self.chain, dict.fromkeys(wrong, ValueError("not this one")), observers)
 
 
 _numbers = iter(range(1000))

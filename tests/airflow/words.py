@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from percolator_core import Chain, Database, Worker, connect
 from tests.airflow.pages import PAGE, WRITE, Site, connection_to, forget_dags, give_dag, site, write_chain
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -69,7 +70,7 @@ class Words:
                 t.set("docs", row, column, text)
 
     def drain(self) -> None:
-        Worker(self.db, self.chain).run_until_idle(30)
+        Worker(self.db, self.chain).run_until_idle(PATIENCE)
 
     def connect(self) -> Database:
         self.opened.append(connect(self.url, self.name, lock_ttl=600))

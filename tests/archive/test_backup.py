@@ -40,7 +40,7 @@ from percolator_core.store import Store
 from percolator_core.tables.verify import check_indexes
 from tests.base.conftest import make_bucket
 from tests.chains import chain_of, failed_of, put, running, watch
-from tests.servers.plain import commit_of, die, some_namespace
+from tests.servers.plain import PATIENCE, commit_of, die, some_namespace
 
 
 class User(Table, name="users", partition=[Hash("name", buckets=3)]):
@@ -316,7 +316,7 @@ def state(db: Database, at: int | None = None) -> tuple[dict[bytes, bytes], dict
 def is_continued(restored: Database, before: tuple[dict[bytes, bytes], dict[bytes, Any]]) -> None:
     """Run the chain, and assert that each change was processed exactly once, before the backup or now."""
     texts, sums = before
-    Worker(restored, CHAIN).run_until_idle(timeout=60)
+    Worker(restored, CHAIN).run_until_idle(timeout=PATIENCE)
     _, after = state(restored)
     for row in texts.keys() | (sums.keys() - {b"total"}):
         text, seen = texts.get(row), sums.get(row, {}).get("seen")
@@ -336,7 +336,7 @@ def test_a_restored_chain_runs_nothing_twice_and_nothing_too_little(
     worker = Worker(db, CHAIN)
     for number in range(30):
         put(db, b"%d" % number, b"first")
-    worker.run_until_idle(timeout=60)
+    worker.run_until_idle(timeout=PATIENCE)
     for number in range(10):
         put(db, b"%d" % number, b"second")
     with db.transaction() as t:
@@ -344,7 +344,7 @@ def test_a_restored_chain_runs_nothing_twice_and_nothing_too_little(
             t.delete("docs", b"%d" % number, "text")
     done = percolator.backup(db, folder)
     # The original chain runs before the backup is restored.
-    worker.run_until_idle(timeout=60)
+    worker.run_until_idle(timeout=PATIENCE)
     found = percolator.restore(folder, other)
     assert found.marks == 15
     assert state(other) == state(db, done.timestamp)
@@ -362,7 +362,7 @@ def test_what_has_run_between_the_snapshot_and_its_reading_runs_again(
     CHAIN.create_tables(db)
     worker = Worker(db, CHAIN)
     put(db, b"old", b"1")
-    worker.run_until_idle(timeout=60)
+    worker.run_until_idle(timeout=PATIENCE)
     for number in range(30):
         put(db, b"%d" % number, b"x")
     with db.transaction() as t:
@@ -371,7 +371,7 @@ def test_what_has_run_between_the_snapshot_and_its_reading_runs_again(
 
     def settle(client: Any, at: int) -> None:
         real(client, at)
-        worker.run_until_idle(timeout=60)
+        worker.run_until_idle(timeout=PATIENCE)
 
     monkeypatch.setattr(module, "settle", settle)
     done = percolator.backup(db, folder)
@@ -485,15 +485,15 @@ def test_a_quarantine_comes_back(db: Database, other: Database, folder: str) -> 
     CHAIN.create_tables(db)
     put(db, b"bad", b"boom")
     put(db, b"good", b"1")
-    Worker(db, CHAIN).run_until_idle(timeout=60)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     [failed] = failed_of(db, CHAIN)
     percolator.backup(db, folder)
     found = percolator.restore(folder, other)
     assert (found.marks, found.quarantined) == (1, 1)
     assert failed_of(other, CHAIN) == [failed]
-    Worker(other, CHAIN).run_until_idle(timeout=60)
+    Worker(other, CHAIN).run_until_idle(timeout=PATIENCE)
     put(other, b"bad", b"mended")
-    Worker(other, CHAIN).run_until_idle(timeout=60)
+    Worker(other, CHAIN).run_until_idle(timeout=PATIENCE)
     assert failed_of(other, CHAIN) == []
     assert state(other)[1][b"bad"] == {"runs": b"1", "seen": b"mended"}
     assert Quarantine(other, CHAIN).count() == {"copied": 0, "total": 0}
@@ -501,11 +501,11 @@ def test_a_quarantine_comes_back(db: Database, other: Database, folder: str) -> 
 
 def test_writes_before_the_first_worker_are_observed(db: Database, other: Database, folder: str) -> None:
     CHAIN.create_tables(db)
-    Worker(db, CHAIN).run_until_idle(timeout=60)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     percolator.backup(db, folder)
     percolator.restore(folder, other)
     put(other, b"a", b"1")
-    Worker(other, CHAIN).run_until_idle(timeout=60)
+    Worker(other, CHAIN).run_until_idle(timeout=PATIENCE)
     assert state(other)[1][b"a"] == {"runs": b"1", "seen": b"1"}
 
 
@@ -557,7 +557,7 @@ def test_a_restore_that_dies_is_completed_by_the_next(
     CHAIN.create_tables(db)
     for number in range(40):
         put(db, b"%d" % number, b"x")
-    Worker(db, CHAIN).run_until_idle(timeout=60)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     put(db, b"1", b"y")
     percolator.backup(db, folder)
     before = state(db)
@@ -571,7 +571,7 @@ def test_a_restore_that_dies_is_completed_by_the_next(
             crashed += 1
             if made.store.one((b"HEXISTS", made.store.keyspace.chain, b"restoring")):
                 with pytest.raises(ConfigurationError, match="is being restored"):
-                    Worker(made, CHAIN).run_until_idle(timeout=60)
+                    Worker(made, CHAIN).run_until_idle(timeout=PATIENCE)
                 with pytest.raises(ConfigurationError, match="is being restored"):
                     percolator.backup(made, folder)
                 percolator.restore(folder, made)
@@ -624,7 +624,7 @@ def test_a_torn_manifest_is_none(db: Database, other: Database, folder: str, tmp
 
 def test_damage_is_noticed(db: Database, url: str, folder: str, tmp_path: Path) -> None:
     CHAIN.create_tables(db)
-    Worker(db, CHAIN).run_until_idle(timeout=60)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     for number in range(50):
         put(db, b"%d" % number, b"text %d" % number)
     percolator.backup(db, folder)
@@ -718,7 +718,7 @@ def test_every_kind_of_store(
     CHAIN.create_tables(db)
     for number in range(20):
         put(db, b"%d" % number, b"x")
-    Worker(db, CHAIN).run_until_idle(timeout=60)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     put(db, b"1", b"y")
     assert db.publish("docs", str(tmp_path / "open")).rows == 20
     percolator.backup(db, str(tmp_path / "backup"))

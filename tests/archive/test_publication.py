@@ -458,7 +458,7 @@ def test_what_cannot_be_published_is_said(
         with pytest.raises(ConfigurationError, match="use file:///FOLDER"):
             items.publish("items", url)
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'percolator-core\[publish\]'"):
+    with pytest.raises(ConfigurationError, match="pip install deltalake"):
         items.publish("items", str(tmp_path))
 
 

@@ -93,7 +93,9 @@ class Session:
         try:
             read()
         except (*REFUSALS, LockTimeout, StoreUnavailable) as error:
-            self._may_refuse(view, error, table)
+            # A first read is also refused if another table changes between its timestamp and its look-up.
+            any_table = isinstance(error, TransactionConflict)
+            self._may_refuse(view, error, *(self._tables if any_table else (table,)))
         except ConfigurationError as error:
             self._may_differ(view, error)
             return

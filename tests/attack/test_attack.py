@@ -29,7 +29,7 @@ TABLES = ("stock", "shape")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(150 + 60 * ROUNDS),
+    pytest.mark.timeout(600 * ROUNDS),
     pytest.mark.skipif("system" not in binaries(), reason="NOT TESTED: no redis-server on PATH"),
 ]
 

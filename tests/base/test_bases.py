@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from percolator_core.errors import BaseDamaged
 from percolator_core.store.file_threads import file_threads
 from percolator_core.store.hub import current_hub
 from percolator_core.worker.watchdog import Deadline, ObserverTimeout
+from tests.servers.plain import PATIENCE
 
 ROWS = 600
 
@@ -111,7 +113,7 @@ def test_what_is_in_memory_is_read_in_the_thread_of_the_hub(
 
     with cold.concurrency(4) as executor:
         executor.submit(read, 0).result()
-        monkeypatch.setattr(file_threads, "_parked", refuse)
+        monkeypatch.setattr(file_threads, "_pool", SimpleNamespace(submit=refuse))
         assert len(list(executor.map(read, range(ROWS)))) == ROWS
 
 
@@ -183,7 +185,7 @@ def test_an_executor_that_is_closed_while_a_file_is_read_ends(
 
     def slow(self: Location, name: str, start: int, size: int) -> bytes:
         begun.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(PATIENCE)
         return read(self, name, start, size)
 
     monkeypatch.setattr(Location, "read_at", slow)

@@ -13,6 +13,7 @@ import pytest
 
 from percolator_core.base.cache import ByteCache
 from percolator_core.errors import BaseDamaged
+from tests.servers.plain import PATIENCE
 
 
 def test_the_least_recently_used_value_is_forgotten() -> None:
@@ -47,7 +48,7 @@ def test_many_threads_cause_one_load() -> None:
     def load() -> int:
         loads.append(1)
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return 7
 
     found: list[int] = []
@@ -56,7 +57,7 @@ def test_many_threads_cause_one_load() -> None:
     ]
     for thread in threads:
         thread.start()
-    assert started.wait(60)
+    assert started.wait(PATIENCE)
     go_on.set()
     for thread in threads:
         thread.join()
@@ -71,7 +72,7 @@ def test_a_load_that_fails_is_tried_again(error: type[BaseException]) -> None:
     outcomes: list[object] = []
 
     def fail() -> int:
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE)
         raise error
 
     def first() -> None:
@@ -106,12 +107,12 @@ def test_a_forked_child_does_not_wait_for_a_load_of_its_parent() -> None:
 
     def load() -> int:
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return 7
 
     thread = threading.Thread(target=cache.get, args=("a", load, lambda _: 1))
     thread.start()
-    assert started.wait(60)
+    assert started.wait(PATIENCE)
     child = os.fork()
     if not child:
         os._exit(cache.get("a", lambda: 3, lambda _: 1))
@@ -143,7 +144,7 @@ def test_values_are_loaded_at_once_but_for_those_that_are_here_or_on_their_way()
     def load(missing: Sequence[Any]) -> dict[Any, str]:
         loads.append(sorted(missing))
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return {key: key.upper() for key in missing}
 
     found: list[list[str]] = []
@@ -154,7 +155,7 @@ def test_values_are_loaded_at_once_but_for_those_that_are_here_or_on_their_way()
 
     threads = [threading.Thread(target=get, args=("a", "b"))]
     threads[0].start()
-    assert started.wait(60)
+    assert started.wait(PATIENCE)
     threads += [threading.Thread(target=get, args=keys) for keys in (("b",), ("a", "b", "c"), ("b", "a"))]
     for thread in threads[1:]:
         thread.start()

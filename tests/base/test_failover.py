@@ -96,7 +96,7 @@ def await_flushes(db: Database) -> None:
         return [tablet.manifest.number for tablet in bases_of(db, ["cold"])]
 
     before = numbers() or [0, 0]
-    until(lambda: all(map(lambda one, other: one >= other + 2, numbers() or [0, 0], before)), 60)
+    until(lambda: all(map(lambda one, other: one >= other + 2, numbers() or [0, 0], before)))
 
 
 @pytest.mark.parametrize("two_phase", [False, True], ids=["one-call", "two-phase"])

@@ -29,6 +29,7 @@ from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Evicted
 from tests.chains import chain_of, watch
 from tests.schema.values import QUICK
+from tests.servers.plain import PATIENCE
 
 
 class Items(Table, name="items"):
@@ -250,7 +251,7 @@ def test_an_eviction_that_is_sent_again_after_a_failover_takes_no_row_that_is_ma
 
 def test_a_cell_stays_for_an_observer_that_the_flush_does_not_know(raw: Tablet) -> None:
     """It was registered after the flush has read the names of the observers, and before it reads the rows."""
-    Worker(raw.db, chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())).run_until_idle(60)
+    Worker(raw.db, chain_of(watch("late", lambda t, cell: None, "raw.v"), tables=())).run_until_idle(PATIENCE)
     put(raw.db, "a", "v", b"1")
     flush, portion, safe = published(raw)
     assert flush._evict(portion, safe) == 0
@@ -431,10 +432,10 @@ def test_a_cell_that_an_observer_has_not_seen_stays_and_its_acknowledgement_goes
 
     chain = chain_of(watch("note", note, "raw.v", writes=("raw.seen",)), tables=())
     worker = Worker(raw.db, chain)
-    worker.run_until_idle(timeout=60)
+    worker.run_until_idle(timeout=PATIENCE)
     put(raw.db, "a", "v", b"1")
     assert raw.flush(["note"]) == Flushed(0, 0)
-    worker.run_until_idle(timeout=60)
+    worker.run_until_idle(timeout=PATIENCE)
     assert raw.flush(["note"]).rows == 1
     assert raw.stored() == {}
     assert raw.rows() == {b"a": {b"v": b"1", b"seen": b"1"}}

@@ -16,7 +16,7 @@ import pytest
 
 from percolator_core import Cell, Database, ObserverTransaction, SnapshotTooOld, Worker
 from tests.chains import chain_of, watch
-from tests.servers.plain import Server
+from tests.servers.plain import PATIENCE, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
@@ -153,7 +153,7 @@ def test_killed_maintainers_lose_and_double_nothing(
             maintainers.kill()
             same(db)
     assert not failed
-    Worker(db, chain).run_until_idle(timeout=60)
+    Worker(db, chain).run_until_idle(timeout=PATIENCE)
     db.client.bases.cache.forget(lambda _: False)
     db.set_base("cold", None)
     found = [dict(db.snapshot().scan(table)) for table in ("cold", "warm")]

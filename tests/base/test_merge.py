@@ -28,7 +28,7 @@ from percolator_core.schema.predicates import Test as Comparison
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema
-from percolator_core.tables.arrow_values import stored
+from percolator_core.tables.arrow_columns import stored
 from tests.base.test_tablet import Rows, base_of, entry_of, replaced
 from tests.schema.predicates import predicates
 from tests.schema.values import QUICK, VALUES

@@ -21,7 +21,7 @@ from percolator_core.layout.records import pack_version
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.scripts.replies import ColdRows
-from percolator_core.tables.arrow_keys import offsets_of
+from percolator_core.tables.arrow_columns import offsets_of
 from tests.schema.values import QUICK
 from tests.tables.test_arrow import filled
 

@@ -17,7 +17,8 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.predicates import OPERATORS, Bound, Group, bind
 from percolator_core.schema.predicates import Test as Comparison
 from percolator_core.schema.types import column_type
-from percolator_core.tables.arrow_values import arrow_type, of_values
+from percolator_core.tables.arrow_columns import of_values
+from percolator_core.tables.arrow_values import arrow_type
 from tests.schema.predicates import EVERY, predicates, rows
 from tests.schema.values import FLOATS, INTS, QUICK, VALUES
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from percolator_core.base import manifest as manifests
-from percolator_core.base import removed, row_set
+from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry, Manifest, Removed
@@ -21,7 +21,7 @@ from percolator_core.errors import BaseDamaged
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.tables.arrow_values import encoded
+from percolator_core.tables.arrow_columns import encoded
 from tests.schema.values import QUICK
 from tests.tables.test_arrow import filled
 
@@ -152,7 +152,7 @@ def test_a_range_has_its_rows_in_order(tmp_path: Path, low: int, high: int | Non
     location = Location(str(tmp_path))
     keys = range(40_000)
     gone = sorted(random.Random(2).sample(keys, 7000))
-    reader = reader_of(location, numbered(location, keys), removed.write(location, FOLDER, gone))
+    reader = reader_of(location, numbered(location, keys), Removed.write(location, FOLDER, gone))
     batches = reader.batches(INT(low), None if high is None else INT(high), ["c.id"], reverse=reverse)
     found = [key for batch in batches for key in batch.column("c.id").to_pylist()]
     expected = sorted(set(keys[low:high]) - set(gone), reverse=reverse)
@@ -212,7 +212,7 @@ def test_a_column_that_the_file_does_not_have(tmp_path: Path) -> None:
 
 def test_a_manifest_comes_back_and_knows_its_files_and_height(location: Location) -> None:
     sets = [numbered(location, range(start, start + 10)) for start in (0, 20, 5)]
-    gone = removed.write(location, FOLDER, [3])
+    gone = Removed.write(location, FOLDER, [3])
     manifest = Manifest(7, 99, (Entry(sets[0], gone), Entry(sets[1]), Entry(sets[2])))
     name = manifests.write(location, FOLDER, manifest)
     assert manifests.load(location, name) == manifest
@@ -253,7 +253,7 @@ def read(location: Location, name: str) -> list[Span]:
 @pytest.mark.parametrize("size", [0, 5, -1])
 def test_a_torn_or_missing_file_is_damage(location: Location, size: int) -> None:
     found = numbered(location, range(100))
-    gone = removed.write(location, FOLDER, [3])
+    gone = Removed.write(location, FOLDER, [3])
     name = manifests.write(location, FOLDER, Manifest(1, 9, (Entry(found, gone),)))
     for file in (found.file, gone.file, name):
         content = location.read(file)

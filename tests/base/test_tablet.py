@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percolator_core.base import removed, row_set
+from percolator_core.base import row_set
 from percolator_core.base.cache import ByteCache
 from percolator_core.base.location import Location
-from percolator_core.base.manifest import Entry, Manifest
+from percolator_core.base.manifest import Entry, Manifest, Removed
 from percolator_core.base.row_set import BaseRow
 from percolator_core.base.tablet import TabletBase
 from percolator_core.layout.keys import MARKER
@@ -55,8 +55,8 @@ def replaced(
         lines = [key for batch in reader.batches(b"", None, []) for key in batch.column("key").to_pylist()]
         gone = [place for place, key in enumerate(lines) if key in keys]
         if entry.removed is not None:
-            gone = sorted({*gone, *removed.load(location, entry.removed).tolist()})
-        found = removed.write(location, FOLDER, gone) if gone else None
+            gone = sorted({*gone, *entry.removed.load(location).tolist()})
+        found = Removed.write(location, FOLDER, gone) if gone else None
         changed.append(Entry(entry.row_set, found))
     return changed
 

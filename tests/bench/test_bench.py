@@ -30,6 +30,7 @@ from percolator_bench.progress import StatusLine
 from percolator_bench.rounds import Contestant, race
 from percolator_bench.runner import interruptible
 from percolator_core.errors import ConfigurationError
+from tests.servers.plain import PATIENCE
 
 TINY = Scale(operations=30, rounds=2, writes=3, cells=200)
 
@@ -314,7 +315,7 @@ def test_an_interrupted_run_leaves_nothing_behind(short: Path, how: signal.Signa
             before = read_until(terminal, b"round 1 of")
             os.killpg(command.pid, how)
             shown = before + read_until(terminal, None)
-            assert command.wait(60) == 130
+            assert command.wait(PATIENCE) == 130
         finally:
             command.kill()
             command.wait()

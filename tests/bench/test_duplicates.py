@@ -14,6 +14,7 @@ from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain
 from percolator_core.worker import Worker
 from percolator_core.worker.attempt import ObserverCounts
+from tests.servers.plain import PATIENCE
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_rows_that_change_again_and_again_are_copied_once_more_at_least(here: Pl
             with here.db.transaction() as t:
                 workload.change(t, row, b"%d" % number)
             if number % 2:
-                ran += worker.run_until_idle(60).ran
+                ran += worker.run_until_idle(PATIENCE).ran
         # Two changes at a time became one run.
         assert ran == 2
         duplicates.check(here.db, workload, [row], ran)

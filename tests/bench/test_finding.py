@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from percolator_bench import Figure, Scale, Target, finding, progress
+from percolator_bench import Figure, Scale, Target, finding, growth, progress
 from percolator_bench.servers import Place, place
 from percolator_core.errors import PercolatorError
 from percolator_core.notifications.dirty import DirtyIndex
@@ -55,7 +55,7 @@ def test_a_small_machine_stops_sooner_and_has_no_target(monkeypatch: pytest.Monk
 
 def test_a_round_leaves_all_cells_clean(here: Place) -> None:
     store = finding.Store(here, 1500)
-    index = DirtyIndex(here.db.client, {("bench", column): ("watch",) for column in finding.COLUMNS})
+    index = DirtyIndex(here.db.client, {("bench", column): ("watch",) for column in growth.COLUMNS})
     assert len(list(here.db.snapshot().scan("bench"))) == store.rows == 300
     assert index.backlog() == {"watch": 0}
     store.make_dirty()

@@ -12,10 +12,9 @@ from percolator_bench import Figure, Report, Scale, Target, micro, run
 from percolator_bench.contestants import widths
 from percolator_bench.peers import postgres
 from percolator_bench.peers.postgres import PostgresServer, why_missing
-from percolator_bench.peers.raw import RawRedis
+from percolator_bench.peers.redis_py import RawRedis, WatchedRedis
 from percolator_bench.peers.rows import SCANNED, VALUE, Rows
 from percolator_bench.peers.sql import SqlRows, set_synchronous
-from percolator_bench.peers.watch import WatchedRedis
 from percolator_bench.servers import Place, place
 
 TINY = Scale(operations=20, rounds=2, width=18)

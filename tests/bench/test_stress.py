@@ -14,6 +14,7 @@ from percolator_bench.trie import SEEN, TABLE, Node, Shape
 from percolator_core.errors import PercolatorError
 from percolator_core.observers import Chain, ObserverTransaction
 from percolator_core.worker import Worker
+from tests.servers.plain import PATIENCE
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def counted(here: Place) -> Callable[[Shape], Trie]:
         chain.create_tables(here.db)
 
         def wait() -> None:
-            Worker(here.db, chain).run_until_idle(60)
+            Worker(here.db, chain).run_until_idle(PATIENCE)
 
         return Trie(here.db, shape, wait)
 

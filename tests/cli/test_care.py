@@ -89,15 +89,22 @@ def test_gc(project: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90),
         ("90s", 90),
         ("15m", 900),
         ("15 min", 900),
         ("1.5h", 5400),
         ("7d", 604800),
         ("50ms", 0.05),
-        ("0", 0),
+        ("0s", 0),
     ],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert parse_length(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("command", [["gc", "--keep", "5"], ["drain", "chain", "--budget", "5"]])
+def test_a_length_of_time_has_a_unit(project: Project, command: list[str]) -> None:
+    project.put()
+    ended = project(*command)
+    assert ended.code == 2
+    assert ended.error == "Invalid value: '5' has no unit: write 5s, 5m, 5h or 5d"

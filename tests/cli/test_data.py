@@ -23,6 +23,7 @@ from percolator_core.notation.typedtext import json_value, parse_row, show_row, 
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from tests.cli import typed
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -63,7 +64,7 @@ def test_get_of_a_binary_row(filled: Project, key: str) -> None:
     found = filled.ok("get", "docs", key, "text", "--json").json
     assert base64.b64decode(found["row"]["base64"]) == BINARY
     process = filled.start("get", "docs", key, "text", "--raw", text=False)
-    assert process.communicate(timeout=60)[0] == value
+    assert process.communicate(timeout=PATIENCE)[0] == value
 
 
 @pytest.mark.parametrize("arguments", [["missing"], ["a", "nothing"], ["a", "--at", "5"]])
@@ -126,8 +127,8 @@ def test_history(filled: Project) -> None:
 
 
 def test_unknown_names(filled: Project) -> None:
-    assert filled("scan", "nothing").code == 1
-    assert filled("get", "docs", "a", "woken").code == 1
+    assert filled("scan", "nothing").code == 2
+    assert filled("get", "docs", "a", "woken").code == 2
 
 
 def test_the_only_namespace_is_found(tmp_path: Path, project: Project) -> None:
@@ -235,7 +236,7 @@ def test_get_of_a_typed_row(project: Project, shop: Any) -> None:
         "shop",
     ]
     process = project.start("get", "orders", "shop=north number=-7", "scan", "--raw", text=False)
-    assert process.communicate(timeout=60)[0] == b"\xff\x00"
+    assert process.communicate(timeout=PATIENCE)[0] == b"\xff\x00"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +352,7 @@ def test_history_of_a_typed_cell(project: Project, shop: Any) -> None:
     assert found["row"] == {"shop": "south", "number": 120}
     assert [version["value"] for version in found["versions"]] == ["21.00", "20.00"]
     assert "(deleted)" in project.ok("history", "orders", "shop=south number=120", "receipt").out
-    assert project("history", "orders", "shop=south number=120", "shop").code == 1
+    assert project("history", "orders", "shop=south number=120", "shop").code == 2
 
 
 def test_trace_of_a_typed_row(project: Project, shop: Any) -> None:

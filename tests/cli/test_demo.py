@@ -29,8 +29,9 @@ from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, o
 from observers.webindex.page import parse
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Database, PercolatorError, Worker, connect
+from percolator_core.loading.transactions import merge
 from percolator_core.notifications.dirty import DirtyIndex
-from percolator_core.spark.loading.transactions import merge
+from tests.servers.plain import PATIENCE
 from tests.spark.gate import Gate, eventually, held, runs
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def indexed(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         chain.create_tables(db)
         for _, name in crawl.source().files:
             assert merge(db, TABLE, crawl.record(name)) == "new"
-        counts = Worker(db, chain).run_until_idle(timeout=60)
+        counts = Worker(db, chain).run_until_idle(timeout=PATIENCE)
         yield Indexed(crawl, db, chain, open_index(), url, counts.ran)
     close_indexes()
 

@@ -48,7 +48,6 @@ def run(project: Project, command: str, environment: dict[str, str]) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_examples_print_what_the_page_says(project: Project) -> None:

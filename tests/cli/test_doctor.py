@@ -119,7 +119,7 @@ def test_waiting_cells_and_quarantine_are_told(project: Project) -> None:
     project("drain", "chain")
     failed = by_check(store_findings(project.url, project.namespace))
     assert failed[f"{project.namespace}: quarantine"].verdict == "warn"
-    assert failed[f"{project.namespace}: quarantine"].found == "1 cells"
+    assert failed[f"{project.namespace}: quarantine"].found == "1 cell"
     assert failed[f"{project.namespace}: workers"].verdict == "ok"
 
 

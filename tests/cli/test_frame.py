@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -10,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from percolator_core import __version__
+from percolator_core.cli import output as outputs
 from percolator_core.cli.app import COMMANDS, app, installed
 from percolator_core.cli.output import EXIT_CODES, ExitCode, Failure, Output, exit_code
-from percolator_core.errors import ConfigurationError, StoreUnavailable, UnknownTable
+from percolator_core.errors import (
+    ConfigurationError,
+    RowNotFound,
+    StoreUnavailable,
+    UnknownColumn,
+    UnknownTable,
+)
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Project
@@ -93,14 +102,17 @@ def test_version(project: Project) -> None:
 
 def test_no_arguments_show_the_help(project: Project) -> None:
     ended = project()
-    assert "Usage: percolator" in ended.out + ended.err
+    assert ended.code == ExitCode.USAGE
+    assert "Usage: percolator" in ended.out
+    assert not ended.err
     assert ended.code == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nonsense"], "No such command 'nonsense'."),
+        (["nonsense"], "there is no command 'nonsense'"),
+        (["statsu"], "there is no command 'statsu'; did you mean 'status'?"),
         (["get"], "Missing argument 'TABLE'."),
         (["get", "docs", "a", "--what"], "No such option: --what"),
         (["scan", "docs", "--limit", "many"], "Invalid value for '--limit'"),
@@ -149,7 +161,9 @@ def test_a_server_that_is_not_there_is_exit_3(project: Project) -> None:
         (ConfigurationError("x"), 2),
         (StoreUnavailable("x"), 3),
         (TimeoutError("x"), 4),
-        (UnknownTable("x"), 1),
+        (UnknownTable("x"), 2),
+        (UnknownColumn("x"), 2),
+        (RowNotFound("x"), 1),
         (RuntimeError("x"), 1),
         (KeyboardInterrupt(), 130),
         (Failure("x", ExitCode.NOT_IDLE), 4),
@@ -163,7 +177,7 @@ def test_exit_codes_of_errors(error: BaseException, code: int) -> None:
 def test_a_traceback_only_with_debug(project: Project, debug: bool) -> None:
     project.put()
     ended = project("get", "no-table", "a", *(["--debug"] if debug else []))
-    assert ended.code == ExitCode.FAILURE
+    assert ended.code == ExitCode.USAGE
     assert "there is no table 'no-table'" in ended.error
     assert ("Traceback" in ended.err) == debug
 
@@ -195,3 +209,54 @@ def test_lines_are_not_folded_where_nobody_looks(capsys: pytest.CaptureFixture[s
     output.error(Failure("word " * 100))
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [[], ["drain"], ["check"]])
+def test_flags_have_no_type_in_the_help(project: Project, command: list[str]) -> None:
+    text = project(*command, "--help").out
+    assert "--help" in text
+    assert "bool" not in text.lower()
+
+
+ROWS = [("document_processor", "documents.contents", "12,345"), ("rank", "pages.inlinks", "7")]
+WORDS = {"observer", "observes", "backlog"}.union(*ROWS)
+
+
+def shown_at(width: int, *columns: str) -> list[str]:
+    made = outputs.table(*columns)
+    for row in ROWS:
+        made.add_row(*row[: len(columns)])
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(made)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", [200, 47, 46, 40, 33])
+def test_tables_do_not_break_words(width: int) -> None:
+    lines = shown_at(width, "observer", "observes", ">backlog")
+    assert set(" ".join(lines).split()) == WORDS if width > 46 else set(" ".join(lines).split()) <= WORDS
+    assert {word for row in ROWS for word in row} <= set(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+
+
+def test_a_table_that_is_too_wide_has_a_paragraph_for_each_row() -> None:
+    assert shown_at(46, "observer", "observes", ">backlog") == [
+        "document_processor",
+        "  observes documents.contents  backlog 12,345",
+        "rank  observes pages.inlinks  backlog 7",
+    ]
+
+
+def test_a_narrow_table_has_its_long_texts_on_several_lines() -> None:
+    made = outputs.table("check", "result")
+    made.add_row("known faults", "clients can run code on its machine")
+    console = Console(width=30, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(made)
+    assert [line.rstrip() for line in capture.get().splitlines()] == [
+        "check         result",
+        "known faults  clients can run",
+        "              code on its",
+        "              machine",
+    ]

@@ -1,8 +1,9 @@
-"""``load``: what Spark is told, and what it did."""
+"""``load``: in this process and with Spark."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,9 +46,23 @@ def test_a_load_that_names_no_key(project: Project) -> None:
     assert "name the field with --key FIELD" in ended.error
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_load_drain_and_load_again(project: Project) -> None:
+@pytest.mark.parametrize("option", ["--spark", "--master=local[2]"])
+def test_spark_that_is_not_installed(project: Project, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    (project.folder / "in.jsonl").write_text('{"id": "a"}\n')
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    ended = project("load", "in.jsonl", "--table", "docs", "--chain", "chain", "--key", "id", option)
+    assert ended.code == 2
+    assert ended.error == (
+        "Spark is not installed: pip install 'percolator-core[spark]', and install Java 17 or later"
+    )
+    drained = project("drain", "chain", "--spark")
+    assert (drained.code, drained.error) == (2, ended.error)
+
+
+@pytest.mark.parametrize(
+    "ways", [(), pytest.param(("--spark",), marks=[pytest.mark.spark, pytest.mark.slow])]
+)
+def test_load_drain_and_load_again(project: Project, ways: tuple[str, ...]) -> None:
     lines = [json.dumps({"id": f"row{number}", "body": "a b"}) for number in range(20)]
     (project.folder / "in.jsonl").write_text("\n".join([*lines, "{not json"]) + "\n")
     load = [
@@ -61,6 +76,7 @@ def test_load_drain_and_load_again(project: Project) -> None:
         "id",
         "--columns",
         "body=text",
+        *ways,
     ]
     ended = project.run(*load, "--json", timeout=120)
     assert ended.code == 0, ended.err

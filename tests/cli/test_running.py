@@ -92,13 +92,20 @@ def test_quarantine_from_failure_to_retry(project: Project) -> None:
     assert project("wait", "chain", "--fail-on-quarantine").code == 4
     waited = project.ok("wait", "chain", "--json").json
     assert waited["quarantined"] == 2
+    drained = project("drain", "chain", "--fail-on-quarantine")
+    assert drained.code == 4
+    assert drained.error == "words is idle, with 2 cells in quarantine: `percolator failed chain` lists them"
+    assert drained.out.startswith("observer")
+    error = project("drain", "chain", "--fail-on-quarantine", "--json").json["error"]
+    assert (error["exit_code"], error["quarantined"], error["total"]["ran"]) == (4, 2, 0)
+    project.ok("drain", "chain", "--fail-on-quarantine", "--observer", "total")
 
     assert project.ok("retry", "chain", "--observer", "total", "--json").json["retried"] == 0
     assert project.ok("retry", "chain", "--row", "a", "--json").json["retried"] == 1
     assert project.ok("retry", "chain", "--json").json["retried"] == 1
     assert project.ok("failed", "chain").out == "no cell is in quarantine\n"
     project.put(a="now fine", c="now fine")
-    project.ok("drain", "chain")
+    project.ok("drain", "chain", "--fail-on-quarantine")
     assert project.ok("get", "words", "sum", "total").out == "5\n"
 
 

@@ -187,3 +187,37 @@ def test_a_loop_may_be_a_thousand_runs_deep() -> None:
     while tree.children:
         [tree], depth = tree.children, depth + 1
     assert depth == 1200
+
+
+def test_rows_of_an_export_queue_are_shown_with_their_key(recording: Project) -> None:
+    file = recording.folder / "chain" / "chain.yaml"
+    file.write_text(file.read_text().replace("tables:\n", "tables:\n  exports: {tablets: 1}\n"))
+    (recording.folder / "chain" / "tell.yaml").write_text(
+        "version: 1\nobserver: tell\nobserve: docs.title\nfunction: cli_export:tell\n"
+        "writes: [exports.last, exports.payload]\n"
+    )
+    (recording.folder / "chain" / "ship.yaml").write_text(
+        "version: 1\nobserver: ship\nobserve: [exports.last, exports.more]\nfunction: cli_export:ship\n"
+        "writes: [exports.more, exports.done, exports.payload]\nfeedback: true\n"
+    )
+    (recording.folder / "cli_export.py").write_text(
+        "from percolator_core.recipes import ExportQueue, SQLiteSink\n"
+        "exports, sink = ExportQueue('exports'), SQLiteSink('sink.sqlite')\n"
+        "def tell(t, cell): exports.add(t, cell.row, b'payload')\n"
+        "def ship(t, cell): exports.export(t, cell, sink)\n"
+    )
+    recording.put()
+    with recording.connect() as db, db.transaction() as t:
+        t.set("docs", "tea", "title", b"Tea")
+    recording.ok("drain", "chain")
+    assert drawn(recording.ok("trace", "chain", "docs", "tea").out)[1:3] == [
+        "└── tell  began +0 ms, took 0 ms: exports.last, exports.payload",
+        (
+            "    └── ship  exports hex:0003746561 (key tea) last  began +0 ms, took 0 ms: exports.done, "
+            "exports.payload (delete)"
+        ),
+    ]
+    runs = recording.ok("trace", "chain", "docs", "tea", "--json").json["runs"]
+    assert {run["observer"]: run.get("key") for run in runs} == {"tell": None, "ship": {"text": "tea"}}
+    # The printed row is a valid argument.
+    assert "(key tea)" in recording.ok("trace", "chain", "exports", "hex:0003746561").out

@@ -47,7 +47,7 @@ def failing(project: Project, models: Any, monkeypatch: pytest.MonkeyPatch) -> P
 
 def test_quarantine(failing: Project) -> None:
     shown = failing.ok("failed", "shop").out
-    assert "total  orders shop=north number=-7 paid  1 attempts" in shown
+    assert "total  orders shop=north number=-7 paid  1 attempt," in shown
     assert "shop=south number=120" in shown
     assert "hex:" not in shown
     listed = failing.ok("failed", "shop", "--json").json["failed"]
@@ -143,7 +143,7 @@ def test_rows_of_a_base(project: Project, models: Any, monkeypatch: pytest.Monke
     [version] = project.ok(*cell, "--json").json["versions"]
     assert version["start_timestamp"] is None
     assert "in the base" in project.ok(*cell).out
-    monkeypatch.setattr("percolator_core.cli.check_tables._QUICK", 2)
+    monkeypatch.setattr("percolator_core.cli.check_store._QUICK", 2)
     found = project("doctor", "--json", "--namespace", project.namespace).json["findings"]
     [indexes] = [one for one in found if one["check"] == f"{project.namespace}: indexes"]
     assert indexes["found"].startswith("not compared for orders, with over 2 rows")
@@ -182,7 +182,7 @@ def test_indexes_are_looked_at_and_mended(
         "found": "orders(customer): rows without their entry: 1, entries without their row: 1",
         "mend": "another program changed the store: run percolator reindex orders",
     }
-    monkeypatch.setattr("percolator_core.cli.check_tables._QUICK", 2)
+    monkeypatch.setattr("percolator_core.cli.check_store._QUICK", 2)
     assert found()[f"{name}: indexes"]["found"].startswith("not compared for orders, with over 2 rows")
     assert found("--indexes")[f"{name}: orders"]["verdict"] == "fail"
     with monkeypatch.context() as patch:

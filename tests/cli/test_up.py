@@ -167,7 +167,7 @@ class Up:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
-    write_project(folder)
+    write_project(folder, "words")
     return folder
 
 
@@ -230,7 +230,7 @@ def test_a_project_goes_up_and_down(project: Path, start: Callable[..., Up]) -> 
     assert get(url, "/api/v2/monitor/health")["scheduler"]["status"] == "healthy"
 
     store = f"embedded:{project / '.percolator'}"
-    with connect(store, "words") as db, db.transaction() as t:
+    with connect(store, "project") as db, db.transaction() as t:
         t.set("documents", b"a", "text", b"one two")
 
     # Read, and not paused, without anybody's doing.
@@ -264,7 +264,7 @@ def test_a_project_goes_up_and_down(project: Path, start: Callable[..., Up]) -> 
     path = f"/api/v2/dags/told/dagRuns/{run}"
     until(lambda: get(url, path)["state"] == "success", "the DAG's run did not succeed")
     assert get(url, f"{path}/taskInstances/tell/xcomEntries/return_value")["value"] == store
-    with connect(store, "words") as db:
+    with connect(store, "project") as db:
 
         def counted() -> bool:
             with db.transaction() as t:
@@ -296,7 +296,7 @@ def test_sigterm_ends_it_in_order(project: Path, airflow: str, start: Callable[.
     code, found = up.end()
     assert code == 0, up.lines
     assert found["url"] == url
-    assert found["chains"] == ["words"]
+    assert found["chains"] == ["project"]
     events = [json.loads(line)["event"] for line in up.lines]
     assert events == [
         "store ready",
@@ -306,7 +306,7 @@ def test_sigterm_ends_it_in_order(project: Path, airflow: str, start: Callable[.
         "airflow stopped",
         "workers stopped",
     ]
-    assert "worker stopped" in (project / ".percolator/up/worker-words.log").read_text()
+    assert "worker stopped" in (project / ".percolator/up/worker-project.log").read_text()
     assert running(project) == []
     assert refuses(url)
 
@@ -355,7 +355,7 @@ def test_a_killed_one_is_cleared_away_by_the_next(
     second.ready()
     left = second.logged("ending processes of an earlier run")
     assert left is not None
-    assert set(left["processes"]) == {*airflow_home.PARTS, "worker-words"}
+    assert set(left["processes"]) == {*airflow_home.PARTS, "worker-project"}
     assert refuses(url)
     second.process.terminate()
     assert second.end()[0] == 0
@@ -394,8 +394,10 @@ def test_what_cannot_be_started(
         return ended.stderr
 
     monkeypatch.setattr(airflow_home, "program", lambda: Path(airflow))
-    assert "has no chain in observers/NAME/chain.yaml: name a project's folder" in refused(str(tmp_path))
-    (project / "observers/words/count.yaml").write_text("version: 1\nobserver: count\n")
+    assert "has no chain in NAME/chain.yaml or observers/NAME/chain.yaml: name a project's folder" in refused(
+        str(tmp_path)
+    )
+    (project / "project/count.yaml").write_text("version: 1\nobserver: count\n")
     assert "count.yaml" in refused(str(project))
     monkeypatch.undo()
     monkeypatch.setattr(util, "find_spec", lambda _: None)

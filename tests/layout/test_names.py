@@ -28,7 +28,7 @@ from percolator_core.transaction.cache import CACHE_BYTES, CACHE_COLUMN
 from percolator_core.transaction.write_set import BYTES_PER_CALL, Mutation, bounded_calls
 from tests.chains import chain_of, watch
 from tests.servers.fixtures import Connect
-from tests.servers.plain import cache_of, commit_of, die, rows_apart
+from tests.servers.plain import PATIENCE, cache_of, commit_of, die, rows_apart
 from tests.transaction.crash import POINTS, RESOLVERS, Scene
 from tests.transaction.test_crash_points import (
     no_lock_is_left_after_twice_the_time_to_live,
@@ -193,7 +193,7 @@ def test_observers_of_long_names(store: Database) -> None:
         with store.transaction() as t:
             for row in ROWS:
                 t.set("t", row, LONG[1], value)
-        Worker(store, chain).run_until_idle(60)
+        Worker(store, chain).run_until_idle(PATIENCE)
         assert sorted(ran) == sorted((row, name) for row in ROWS for name in (NOTIFIED, LONG[1]))
         for row in ROWS:
             assert store.snapshot().get_row("t", row) == {
@@ -232,7 +232,7 @@ def test_quarantine_of_long_names(store: Database) -> None:
         for row in ROWS:
             for name in LONG[1:]:
                 t.set("t", row, name, b"1")
-    Worker(store, chain).run_until_idle(60)
+    Worker(store, chain).run_until_idle(PATIENCE)
     quarantine = Quarantine(store, chain)
     cells = {(row, name) for row in ROWS for name in LONG[1:]}
     assert quarantine.count() == {"look": len(cells)}
@@ -251,7 +251,7 @@ def test_quarantine_of_long_names(store: Database) -> None:
     broken = False
     assert quarantine.discard(found[:2]) == 2
     assert quarantine.retry(found[2:]) == len(cells) - 2
-    Worker(store, chain).run_until_idle(60)
+    Worker(store, chain).run_until_idle(PATIENCE)
     assert quarantine.count() == {"look": 0}
     assert not any(DirtyIndex(store.client, chain.observed).backlog().values())
 

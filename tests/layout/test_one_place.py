@@ -14,14 +14,14 @@ BY_HAND = re.compile(
 
 STRUCT = re.compile(r"^import struct$", re.MULTILINE)
 
-OWN_VALUES = {"recipes", "schema"}
-"""Packages that pack the values of cells, as users do."""
+OTHER_BYTES = {"recipes", "schema", "replication"}
+"""Packages that pack the values of cells, as users do, or read the messages of PostgreSQL."""
 
 
 def is_at_fault(path: Path, source: str) -> bool:
     if path.parts[0] == "layout":
         return False
-    packs = STRUCT.search(source) is not None and path.parts[0] not in OWN_VALUES
+    packs = STRUCT.search(source) is not None and path.parts[0] not in OTHER_BYTES
     return packs or BY_HAND.search(source) is not None
 
 

@@ -16,7 +16,7 @@ from percolator_core.scripts import calls
 from percolator_core.store import Store
 from percolator_core.store.packing import Command
 from tests.clock import FakeClock, connect_with_clock
-from tests.servers.plain import commit_of, die, rows_apart, sha_of
+from tests.servers.plain import PATIENCE, commit_of, die, rows_apart, sha_of
 from tests.transaction.crash import Connect, Interrupted
 from tests.transaction.test_growth import put, size_of
 
@@ -110,7 +110,7 @@ class Crew:
     def dismiss(self) -> None:
         self.done.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE)
         assert self.errors == []
         assert not any(thread.is_alive() for thread in self._threads)
 
@@ -148,7 +148,7 @@ def test_nothing_is_lost_while_two_collect_and_others_read_and_write(
     for work in (collect, collect, read):
         crew.hire(connected(), work)
     for writer in [crew.hire(connected(), transfers) for _ in range(2)]:
-        writer.join(120)
+        writer.join(PATIENCE)
     crew.dismiss()
     db.resolve_locks(NOTHING)
     db.collect_garbage(NOTHING)

@@ -13,7 +13,7 @@ from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.maintenance.locks import ResolvedLocks
 from percolator_core.scripts import calls
 from tests.maintenance.test_collection import ACCOUNTS, TOTAL, Crew, transfers
-from tests.servers.plain import commit_of, die, rows_apart
+from tests.servers.plain import PATIENCE, commit_of, die, rows_apart
 from tests.transaction.crash import Connect, Interrupted
 from tests.transaction.test_growth import put, size_of
 
@@ -192,7 +192,7 @@ def test_nothing_is_lost_while_parts_are_collected_and_others_read_and_write(  #
         for work in (collect, collect, collect, read):
             crew.hire(connected(), work)
         for writer in [crew.hire(connected(), transfers) for _ in range(2)]:
-            writer.join(120)
+            writer.join(PATIENCE)
         assert list(held.scan("t")) == before
     crew.dismiss()
     db.resolve_locks(NOTHING)

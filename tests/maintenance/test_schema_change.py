@@ -31,7 +31,7 @@ from percolator_core.schema.types import column_type
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Fate
 from percolator_core.tables import rows
-from tests.servers.plain import commit_of, die
+from tests.servers.plain import PATIENCE, commit_of, die
 
 Connect = Callable[..., Database]
 
@@ -56,11 +56,11 @@ def key(site: str, page: int) -> bytes:
     return KeyCodec(DOCS).encode((site, page))
 
 
-def write(db: Database, site: str, page: int, **cells: bytes) -> None:
+def write(db: Database, site: str, page: int, attempts: int = 10, **cells: bytes) -> None:
     def insert(t: object) -> None:
         rows.upsert(t, t.handle_of("docs"), key(site, page), cells, {})  # type: ignore[attr-defined, arg-type]
 
-    db.run(insert)
+    db.run(insert, attempts)
 
 
 def read(db: Database, site: str, page: int) -> dict[str, bytes | None] | None:
@@ -314,7 +314,7 @@ def test_the_fence_settles_what_is_in_flight(made: Database, connect: Connect, d
     done = threading.Thread(target=made.drop_column, args=("docs", "rank"))
     done.start()
     commit.commit_secondaries(commit.commit_primary(commit_ts))
-    done.join(20)
+    done.join(PATIENCE)
     assert not done.is_alive()
     for site, page in (("a", 1), ("z", 2)):
         assert read(connect(), site, page) == {"title": b"in flight"}
@@ -357,9 +357,10 @@ def test_two_changes_at_once(made: Database, connect: Connect) -> None:
     for thread in threads:
         thread.start()
     for number in range(20):
-        write(made, "a", 1, title=b"%d" % number)
+        # Twelve changes at once refuse a transaction more often than `run` usually tries.
+        write(made, "a", 1, attempts=1000, title=b"%d" % number)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     definition = connect().catalog.table("docs").definition
     assert sorted(definition.by_name) == sorted(
         ["site", "page", "title", "rank", *(name + "x" for name in names)]

@@ -12,6 +12,7 @@ from percolator_core.monitoring.health import SLACK, liveness, readiness, stall_
 from percolator_core.monitoring.probe import Probe
 from tests.chains import chain_of, put, watch
 from tests.monitoring.conftest import State
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ def test_the_pulse_of_a_worker(db: Database) -> None:
     assert worker.stalled() >= 1000
     watched.create_tables(db)
     put(db, "a", b"x")
-    worker.run_until_idle(60)
+    worker.run_until_idle(PATIENCE)
     ((begun, stalled),) = seen
     assert begun
     assert stalled < 1000  # since its loop turned, not since the worker was made

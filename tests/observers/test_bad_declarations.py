@@ -494,3 +494,20 @@ def test_an_alias_bomb_is_refused_in_one_short_line(project: Project) -> None:
     lines = project.complaints()
     assert len(lines) == 40
     assert max(map(len, lines)) < 300
+
+
+def test_a_broken_module_is_reported_once(project: Project) -> None:
+    """Also if several modules fail because they import it; another error is a line of its own."""
+    (project.top / "steps.py").write_text("def process(t, cell): pass\n1 / 0\n")
+    (project.top / "app").mkdir()
+    for name in ("first", "second"):
+        (project.top / "app" / f"{name}.py").write_text("from steps import process\n")
+    (project.top / "app" / "other.py").write_text("import no_such_module\n")
+    for position, module in enumerate(("app.first", "app.second", "steps", "steps", "app.other")):
+        project.observer(f"o{position}", f"observe: documents.c{position}", f"{module}:process")
+    first, second = project.complaints()
+    assert first == (
+        "observers/web/o0.yaml:3: function: importing 'app.first' failed: ZeroDivisionError: division by "
+        "zero; fix that module"
+    )
+    assert second.startswith("observers/web/o4.yaml:3: function: importing 'app.other' failed: there is no ")

@@ -129,7 +129,7 @@ def test_the_graph_names_observers_columns_and_edges(project: Project) -> None:
     project.observer("elect", "observe: clusters.dirty\nmode: weak\nwrites: [links.*]\nfeedback: true")
     with pytest.raises(CyclicChain):
         project.load()
-    project.observer("invert", "observe: [links.out, links.moved]\nwrites: clusters.*")
+    project.observer("invert", "observe: [links.out, links.moved]\nwrites: clusters.dirty")
     graph = project.load().graph
     assert isinstance(graph, nx.DiGraph)
     assert graph.graph["name"] == "web"
@@ -167,6 +167,15 @@ def test_the_graph_names_observers_columns_and_edges(project: Project) -> None:
 def test_all_columns_of_an_unobserved_table_are_one_node(project: Project) -> None:
     project.observer("parse", "observe: documents.contents\nwrites: [links.*]")
     assert list(project.load().graph.successors("parse")) == ["links.*"]
+
+
+def test_all_columns_of_a_table_leave_out_notify_only_columns(project: Project) -> None:
+    project.observer("elect", "observe: clusters.dirty\nmode: weak\nwrites: [clusters.*]")
+    graph = project.load().graph
+    assert list(graph.successors("elect")) == ["clusters.*"]
+    project.observer("count", "observe: clusters.size")
+    graph = project.load().graph
+    assert list(graph.successors("elect")) == ["clusters.size"]
 
 
 def test_a_cycle_is_refused_and_printed(project: Project) -> None:

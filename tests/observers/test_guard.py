@@ -129,6 +129,17 @@ def test_all_columns_of_a_table_may_be_declared_at_once(project: Project) -> Non
     assert len(recorder.calls) == 2
 
 
+def test_a_notification_is_declared_by_name(project: Project) -> None:
+    project.observer("parse", "observe: documents.contents\nwrites: [clusters.*]")
+    project.observer("elect", "observe: clusters.dirty\nmode: weak")
+    recorder = Recorder()
+    t = ObserverTransaction(cast("Transaction", recorder), guards(project.load())["parse"])
+    t.set("clusters", "r", "size", b"1")
+    with pytest.raises(ConfigurationError, match=r"add 'clusters\.dirty' to writes"):
+        t.notify("clusters", "r", "dirty")
+    assert len(recorder.calls) == 1
+
+
 def test_reads_are_the_transactions_own(under: tuple[Recorder, ObserverTransaction]) -> None:
     recorder, t = under
     for name in ("get", "get_row", "get_many", "scan", "find", "select", "to_arrow"):

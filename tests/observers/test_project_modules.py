@@ -19,6 +19,7 @@ from percolator_core.observers import Chain
 from percolator_core.observers.project_modules import in_project, modules_of, take_out
 from percolator_core.spark import project as spark_project
 from percolator_core.spark.project import Project
+from tests.servers.plain import PATIENCE
 from tests.stranger import ROOT, stranger_in
 
 TOP = "pmod"
@@ -272,7 +273,7 @@ def test_threads_have_a_project_one_after_another(tmp_path: Path, packages: tupl
             del sys.modules[f"{TOP}_{number}"]
 
     def names(project: Path) -> list[object]:
-        together.wait(60)
+        together.wait(PATIENCE)
         return [name_of(project) for _ in range(10)]
 
     other = threading.Thread(target=import_all_the_time)
@@ -294,11 +295,11 @@ def test_a_process_that_is_forked_within_a_project_of_another_thread(tmp_path: P
     def stay() -> None:
         with in_project(tmp_path):
             inside.set()
-            leave.wait(60)
+            leave.wait(PATIENCE)
 
     thread = threading.Thread(target=stay)
     thread.start()
-    assert inside.wait(60)
+    assert inside.wait(PATIENCE)
     project = project_in(tmp_path / "one")
     pid = os.fork()
     if pid == 0:  # no assertion: it must not go on as a second pytest

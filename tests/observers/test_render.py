@@ -76,7 +76,7 @@ def test_png_without_matplotlib_is_one_sentence(graph: Graph, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigurationError) as raised:
         render(graph, "png")
-    assert str(raised.value) == "a png needs matplotlib: install percolator-core[plot], or choose svg"
+    assert str(raised.value) == "a png needs matplotlib: pip install 'percolator-core[plot]', or choose svg"
 
 
 def test_render_takes_a_form_by_name(graph: Graph) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from percolator_core.observers import scheduling
 from percolator_core.observers.chain import digest_of
-from percolator_core.observers.schedules import parse_schedule
+from percolator_core.observers.rules import parse_schedule
 from percolator_core.observers.schema import schemas
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ airflow:
     schedule: "0 3 * * mon-fri"
     aside: bad
     max_bad: 10
+    engine: local
     master: local[2]
     width: 8
     sources:
@@ -231,6 +232,6 @@ def test_the_block_is_in_the_schema_with_its_keys_described() -> None:
 
 
 def test_the_formats_are_those_of_loads() -> None:
-    from percolator_core.spark.loading.source import FORMATS
+    from percolator_core.loading.source import FORMATS
 
     assert set(scheduling.FORMATS) == set(FORMATS)

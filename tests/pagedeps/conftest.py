@@ -16,6 +16,7 @@ from observers.webindex.checker import Violation
 from percolator_core import Cell, Chain, Database, Worker
 from percolator_core.worker import Counts
 from schemas.pagedeps import Made
+from tests.servers.plain import PATIENCE
 
 CHAIN = Path(__file__).parents[2] / "observers" / "pagedeps"
 
@@ -45,7 +46,7 @@ class Tracker:
 
     def run(self) -> Counts:
         """Run until idle."""
-        counts = Worker(self.db, self.chain).run_until_idle(timeout=60)
+        counts = Worker(self.db, self.chain).run_until_idle(timeout=PATIENCE)
         assert counts.quarantined == 0
         return counts
 

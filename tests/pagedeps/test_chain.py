@@ -8,6 +8,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import Worker
 from tests.pagedeps.conftest import Tracker, mutate, page, sheet
+from tests.servers.plain import PATIENCE
 
 
 def test_only_the_pages_that_depend_on_what_changed_are_rendered(tracker: Tracker) -> None:
@@ -131,7 +132,7 @@ def test_random_changes_under_three_workers(
             with percolator.connect(store_url, namespace=tracker.db.namespace) as db:
                 while True:
                     last = written.is_set()
-                    counts = Worker(db, tracker.chain, width=16).run_until_idle(timeout=60)
+                    counts = Worker(db, tracker.chain, width=16).run_until_idle(timeout=PATIENCE)
                     assert counts.quarantined == 0
                     if last:
                         break

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import percolator_core
+from percolator_core import Database
 from tests.servers.plain import some_namespace
 
 
@@ -20,3 +21,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def namespace() -> str:
     return some_namespace()
+
+
+@pytest.fixture
+def db(url: str, namespace: str) -> Iterator[Database]:
+    with percolator_core.connect(url, namespace) as database:
+        yield database

@@ -14,7 +14,7 @@ from percolator_core import Cell, Chain, Database, TableDefinition, Transaction,
 from percolator_core.errors import ConfigurationError, TransactionConflict, UnknownColumn
 from percolator_core.recipes import CombineQueue
 from tests.chains import chain_of, dirty_of, watch
-from tests.servers.plain import commit_of, die
+from tests.servers.plain import PATIENCE, commit_of, die
 
 TABLES = (TableDefinition("queue", 2, ("added",)), TableDefinition("sums", 4))
 WRITES = ("queue.added", "queue.value", "sums.n")
@@ -64,12 +64,12 @@ def test_items_are_folded_in_order_and_gone(db: Database) -> None:
     add(db, queue, "a", b"1", b"2")
     add(db, queue, "b", b"other")
     add(db, queue, "a", b"3")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"123"
     assert db.snapshot().get("sums", "b", "n") == b"other"
     assert not list(db.snapshot().scan("queue"))
     add(db, queue, "a", b"4")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"1234"
 
 
@@ -78,10 +78,10 @@ def test_a_fold_to_nothing_deletes_the_cell(db: Database) -> None:
     chain = draining(queue)
     chain.create_tables(db)
     add(db, queue, "a", b"5")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"5"
     add(db, queue, "a", b"-5")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") is None
 
 
@@ -93,7 +93,7 @@ def test_keys_that_begin_alike_are_apart(db: Database) -> None:
     for number, key in enumerate(keys, 1):
         with db.transaction() as t:
             queue.add(t, key, b"%d" % number)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert {row: cells["n"] for row, cells in db.snapshot().scan("sums")} == {
         key: b"%d" % number for number, key in enumerate(keys, 1)
     }
@@ -106,7 +106,7 @@ def test_a_run_takes_a_bounded_number(db: Database, most: int) -> None:
     chain = draining(queue, drained)
     chain.create_tables(db)
     add(db, queue, "a", *[b"%d," % number for number in range(40)])
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"".join(b"%d," % number for number in range(40))
     assert max(drained) == min(most, 40)
     # A run that lost against another is repeated, so its items may be counted more than once.
@@ -120,7 +120,7 @@ def test_a_run_takes_a_bounded_size(db: Database) -> None:
     chain = draining(queue, drained)
     chain.create_tables(db)
     add(db, queue, "a", *[bytes(3 << 20)] * 4)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"4"
     assert max(drained) == 2
 
@@ -136,7 +136,7 @@ def test_adding_never_conflicts(db: Database) -> None:
     chain.create_tables(db)
     with db.transaction() as t:
         queue.add(t, "a", b"3")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
 
 
 def test_an_item_that_commits_after_a_later_one_was_drained_is_not_lost(db: Database) -> None:
@@ -147,9 +147,9 @@ def test_an_item_that_commits_after_a_later_one_was_drained_is_not_lost(db: Data
     queue.add(late, "a", b"1")
     for _ in range(3):
         add(db, queue, "a", b"10")
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
     late.commit()
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"31"
 
 
@@ -184,7 +184,7 @@ def test_a_drain_that_dies_while_it_commits(db: Database, url: str, namespace: s
         if committed:
             commit.commit_primary(timestamp)
         die(dying)
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"3"
     assert not list(db.snapshot().scan("queue"))
 
@@ -208,7 +208,7 @@ def test_many_writers_and_several_workers(db: Database, url: str, namespace: str
         with percolator_core.connect(url, namespace) as mine:
             mine.client.one_call_a_tablet = two_phases
             while not written.is_set():
-                Worker(mine, chain).run_until_idle(60)
+                Worker(mine, chain).run_until_idle(PATIENCE)
 
     writers = [threading.Thread(target=write) for _ in range(2)]
     workers = [threading.Thread(target=work) for _ in range(2)]
@@ -219,7 +219,7 @@ def test_many_writers_and_several_workers(db: Database, url: str, namespace: str
     written.set()
     for thread in workers:
         thread.join()
-    Worker(db, chain).run_until_idle(60)
+    Worker(db, chain).run_until_idle(PATIENCE)
     found = {row: int(cells["n"]) for row, cells in db.snapshot().scan("sums")}
     assert found == {b"hot": 720, b"a": 240, b"b": 240}
     assert not list(db.snapshot().scan("queue"))
@@ -230,10 +230,10 @@ def test_drained_rows_are_garbage(db: Database) -> None:
     chain = draining(queue)
     chain.create_tables(db)
     add(db, queue, "a", b"1")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.collect_garbage(timedelta(0)).versions > 0
     add(db, queue, "a", b"1")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "a", "n") == b"2"
 
 
@@ -269,7 +269,7 @@ def test_an_observer_declares_the_queue(db: Database) -> None:
     chain.create_tables(db)
     with db.transaction() as t:
         t.set("docs", "d", "text", b"")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert len(refused) == 1
     assert "queue.added" in refused[0]
 
@@ -280,7 +280,7 @@ def test_two_queues_on_one_table_in_one_transaction(db: Database) -> None:
     with db.transaction() as t:
         queue_of().add(t, "k", b"1")
         queue_of().add(t, "k", b"2")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "k", "n") == b"3"
 
 
@@ -290,10 +290,10 @@ def test_items_of_a_time_without_an_observer(db: Database) -> None:
         add(db, queue, f"k{number}", b"1", b"2")
     chain = draining(queue)
     worker = Worker(db, chain)
-    worker.run_until_idle(30)
+    worker.run_until_idle(PATIENCE)
     assert db.snapshot().get("sums", "k1", "n") is None
     assert queue.notify_all(db) == 3
-    worker.run_until_idle(30)
+    worker.run_until_idle(PATIENCE)
     assert [db.snapshot().get("sums", f"k{number}", "n") for number in range(3)] == [b"3"] * 3
     assert queue.notify_all(db) == 0
 
@@ -313,6 +313,6 @@ def test_what_waits_is_seen_until_it_is_folded(db: Database) -> None:
         queue.add(t, "a", b"4")
         assert list(queue.waiting(t, "a")) == [b"3", b"4"]
         assert t.get("sums", "a", "n") == b"12"
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert list(queue.waiting(db.snapshot(), "a")) == []
     assert list(queue.waiting(before, "a")) == [b"1", b"2", b"3"]

@@ -12,6 +12,7 @@ import percolator_core
 from percolator_core import Cell, Chain, Database, TableDefinition, Transaction, Worker
 from percolator_core.recipes import Counter
 from tests.chains import chain_of, watch
+from tests.servers.plain import PATIENCE
 
 TABLES = (TableDefinition("hits", 1, ("added",)), TableDefinition("pages", 2), TableDefinition("visits", 2))
 WRITES = ("hits.added", "hits.value", "pages.hits")
@@ -51,14 +52,14 @@ def test_what_is_added_counts_before_it_is_folded_and_after(db: Database) -> Non
     before = db.snapshot()
     assert db.snapshot().get("pages", "k", "hits") is None
     assert counter.value(before, b"k") == 10**20 - 2
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("pages", "k", "hits") == b"%d" % (10**20 - 2)
     assert counter.value(db.snapshot(), "k") == 10**20 - 2
     assert counter.value(before, "k") == 10**20 - 2
     with db.transaction() as t:
         counter.add(t, "k", 2 - 10**20)
     assert counter.value(db.snapshot(), "k") == 0
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert counter.value(db.snapshot(), "k") == 0
     assert counter.value(db.snapshot(), "kk") == 5
 
@@ -73,7 +74,7 @@ def test_adding_and_reading_conflict_with_nobody(db: Database) -> None:
     for t in (one, other):
         assert counter.value(t, "k") == 1
         counter.add(t, "k", 10)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     other.commit()
     one.commit()
     assert counter.value(db.snapshot(), "k") == 21
@@ -110,7 +111,7 @@ def test_every_snapshot_is_exact_while_many_add_and_workers_fold(
     def work() -> None:
         with percolator_core.connect(url, namespace) as mine:
             while not written.is_set():
-                Worker(mine, chain).run_until_idle(60)
+                Worker(mine, chain).run_until_idle(PATIENCE)
 
     def look() -> list[int]:
         seen = []
@@ -132,7 +133,7 @@ def test_every_snapshot_is_exact_while_many_add_and_workers_fold(
         assert seen
         assert seen == sorted(seen)
     assert counter.value(db.snapshot(), "k") == 600
-    Worker(db, chain).run_until_idle(60)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("pages", "k", "hits") == b"600"
     assert db.snapshot().get("pages", "other", "hits") == b"1350"
     assert not list(db.snapshot().scan("hits"))
@@ -145,7 +146,7 @@ def test_increments_of_a_time_without_an_observer(db: Database) -> None:
     chain = counting(counter)
     chain.create_tables(db)
     assert counter.notify_all(db) == 1
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert db.snapshot().get("pages", "k", "hits") == b"3"
     assert counter.notify_all(db) == 0
 

@@ -17,7 +17,7 @@ from percolator_core.observers import Retry
 from percolator_core.recipes import ExportQueue, Sink, SQLiteSink
 from tests.chains import QUICK, chain_of, watch
 from tests.flushing import flush
-from tests.servers.plain import commit_of, die, until
+from tests.servers.plain import PATIENCE, commit_of, die, until
 
 TABLES = (TableDefinition("exports", 2), TableDefinition("docs", 2))
 WRITES = ("exports.more", "exports.done", "exports.payload")
@@ -101,12 +101,12 @@ def test_changes_of_a_key_come_in_order_and_leave_the_queue(db: Database) -> Non
     add(db, queue, "a", b"3")
     assert [item.payload for item in queue.waiting(db.snapshot(), "a")] == [b"1", b"2", b"3"]
     assert [item.payload for item in queue.waiting(db.snapshot(), "a", 2)] == [b"1", b"2"]
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken == {b"a": [b"1", b"2", b"3"], b"ab": [b"other"]}
     assert left(db) == 0
     assert queue.waiting(db.snapshot(), "a") == []
     add(db, queue, "a", b"4")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"a"] == [b"1", b"2", b"3", b"4"]
     assert len(sink.calls) == 5
 
@@ -122,7 +122,7 @@ def test_only_what_is_committed_is_exported(db: Database) -> None:
     discarded.rollback()
     with pytest.raises(TransactionConflict):
         loser.commit()
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.payloads() == [b"kept"]
 
 
@@ -135,7 +135,7 @@ def test_what_the_run_itself_adds_waits_for_its_commit(db: Database) -> None:
     assert queue.export(t, cell_of(b"k"), sink) == 0
     assert sink.calls == []
     t.commit()
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken == {b"k": [b"1"]}
 
 
@@ -186,7 +186,7 @@ def test_a_sequence_that_is_ahead_of_the_clock_is_exported_all_the_same(db: Data
         t.set("exports", cell_of(b"k").row, "last", ahead)
         for number in numbers(50):
             queue.add(t, "k", number)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.payloads() == numbers(50)
 
 
@@ -207,7 +207,7 @@ def test_four_writers_of_one_key_and_two_workers_keep_the_order_of_commits(
     def work() -> None:
         with percolator_core.connect(url, namespace) as mine:
             while not written.is_set():
-                Worker(mine, chain).run_until_idle(60)
+                Worker(mine, chain).run_until_idle(PATIENCE)
 
     with ThreadPoolExecutor(6) as pool:
         workers = [pool.submit(work) for _ in range(2)]
@@ -215,7 +215,7 @@ def test_four_writers_of_one_key_and_two_workers_keep_the_order_of_commits(
         written.set()
         for worker in workers:
             worker.result()
-    Worker(db, chain).run_until_idle(60)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"k"] == [payload for _, payload in committed]
     assert left(db) == 0
 
@@ -235,7 +235,7 @@ def test_a_call_is_repeated_after_a_failure_that_came_after_its_effect(db: Datab
     chain = shipping(queue, Failing())
     chain.create_tables(db)
     add(db, queue, "k", *numbers(5))
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"k"] == numbers(5)
     assert sorted(sink.payloads()) == sorted(numbers(5) * 2)
     assert counts.quarantined == 0
@@ -255,7 +255,7 @@ def test_a_run_that_conflicts_after_it_called_the_sink(db: Database) -> None:
     chain = shipping(queue, sink)
     chain.create_tables(db)
     add(db, queue, "k", b"1", b"2")
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert counts.observers["ship"].conflicts > 0
     assert sink.payloads() == [b"1", b"1", b"2", b"2"]
     assert sink.taken[b"k"] == [b"1", b"2"]
@@ -301,7 +301,7 @@ def test_a_run_whose_client_dies(db: Database, url: str, namespace: str, reached
             if reached == "primary":
                 commit.commit_primary(timestamp)
         die(dying)
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"k"] == [b"1", b"2", b"3"]
     assert sink.payloads().count(b"1") == (1 if reached == "primary" else 2)
     assert left(db) == 0
@@ -314,7 +314,7 @@ def test_a_backlog_is_taken_in_bounded_batches(db: Database, bound: dict[str, in
     chain.create_tables(db)
     items = [b"%02d" % number for number in range(40)]
     add(db, queue, "k", *items)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"k"] == items
     assert max(counts) == {"most": 7, "size": 5, "seconds": 1}[next(iter(bound))]
     assert left(db) == 0
@@ -334,7 +334,7 @@ def test_what_is_behind_an_item_that_fails_waits_in_quarantine(db: Database) -> 
     chain.create_tables(db)
     add(db, queue, "k", b"1", b"bad", b"2")
     add(db, queue, "other", b"3")
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert counts.quarantined >= 1
     assert sink.taken == {b"k": [b"1"], b"other": [b"3"]}
     # Taken, and committed, before the failure: it is not given again with every attempt.
@@ -342,7 +342,7 @@ def test_what_is_behind_an_item_that_fails_waits_in_quarantine(db: Database) -> 
     assert [item.payload for item in queue.waiting(db.snapshot(), "k")] == [b"bad", b"2"]
     broken.clear()
     assert queue.notify_all(db) == 1
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"k"] == [b"1", b"bad", b"2"]
 
 
@@ -390,10 +390,10 @@ def test_items_of_a_time_without_an_observer(db: Database) -> None:
     for number in range(3):
         add(db, queue, f"k{number}", b"1", b"2")
     chain = shipping(queue, sink)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.calls == []
     assert queue.notify_all(db) == 3
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken == {b"k%d" % number: [b"1", b"2"] for number in range(3)}
     assert queue.notify_all(db) == 0
 
@@ -422,7 +422,7 @@ def test_an_observer_adds_what_it_declares(db: Database) -> None:
     for number in numbers(3):
         with db.transaction() as t:
             t.set("docs", "d", "text", number)
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.taken[b"d"] == numbers(3)
     assert len(refused) == 3
     assert "exports.last" in refused[0]
@@ -447,11 +447,11 @@ def test_items_that_moved_to_the_base_are_exported_once_and_in_order(db: Databas
         # The cells that wait for the observer stay in the store, and the items may go.
         assert flush(db, "exports", tmp_path, observers=["ship"]) >= 4
         assert [item.payload for item in queue.waiting(db.snapshot(), "k")] == payloads
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
         assert left(db) == 0
     assert sink.payloads() == numbers(12)
     flush(db, "exports", tmp_path, observers=["ship"])
     assert queue.notify_all(db) == 0
     add(db, queue, "k", b"last")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     assert sink.payloads()[12:] == [b"last"]

@@ -20,6 +20,7 @@ from percolator_core.recipes import Difference, SecondaryIndex
 from percolator_core.recipes.index import _entry, _split
 from tests.chains import chain_of, watch
 from tests.flushing import flush
+from tests.servers.plain import PATIENCE
 
 TABLES = (TableDefinition("users", 4), TableDefinition("by_city", 4), TableDefinition("docs", 2))
 CITIES = [b"London", b"Paris", b"Par", b"Par\0is", b""]
@@ -156,7 +157,7 @@ def test_an_observer_sets_through_the_index(db: Database) -> None:
         with db.transaction() as t:
             for number in range(20):
                 t.set("docs", f"d{number}", "text", CITIES[(number * turn) % 4])
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
         assert by_city.check(db) == []
     expected = sorted(b"d%d" % number for number in range(20) if number * 2 % 4 == 2)
     assert list(by_city.find(db.snapshot(), CITIES[2])) == expected

@@ -17,63 +17,11 @@ from zlib import crc32
 
 import pytest
 
-import percolator_core
-from percolator_core import Cell, Chain, Database, TableDefinition, Transaction, Worker
-from percolator_core.recipes import ExportQueue, HTTPSink, KafkaSink, NotTaken, Sink, SQLiteSink
-from tests.chains import chain_of, watch
+from percolator_core import Database
+from percolator_core.recipes import HTTPSink, KafkaSink, NotTaken, SQLiteSink
+from tests.recipes.exporting import export_all
+from tests.servers.plain import PATIENCE
 from tests.servers.tls import Authority
-
-TABLES = (TableDefinition("exports", 1),)
-WRITES = ("exports.more", "exports.done", "exports.payload")
-
-
-@pytest.fixture
-def db(url: str, namespace: str) -> Iterator[Database]:
-    with percolator_core.connect(url, namespace) as database:
-        yield database
-
-
-def shipping(queue: ExportQueue, sink: Sink) -> Chain:
-    def ship(t: Transaction, cell: Cell) -> None:
-        queue.export(t, cell, sink)
-
-    observed = ("exports.last", "exports.more")
-    watched = watch("ship", ship, *observed, writes=WRITES, feedback=True, executor="threads")
-    return chain_of(watched, tables=TABLES)
-
-
-def export_all(db: Database, sink: Sink) -> dict[bytes, list[bytes]]:
-    """Changes of three keys by four writers, exported meanwhile; by key in the order of their commits."""
-    queue = ExportQueue("exports", most=3)
-    chain = shipping(queue, sink)
-    chain.create_tables(db)
-    committed: list[tuple[int, bytes, bytes]] = []
-
-    def write(name: int) -> None:
-        for number in range(8):
-            key, payload = b"k%d" % (number % 3), b"%d-%d" % (name, number)
-
-            def change(t: Transaction, key: bytes = key, payload: bytes = payload) -> Transaction:
-                queue.add(t, key, payload)
-                return t
-
-            committed.append((db.run(change, 1000).commit_timestamp or 0, key, payload))
-
-    worker = Worker(db, chain)
-    with ThreadPoolExecutor(5) as pool:
-        working = pool.submit(worker.run)
-        try:
-            list(pool.map(write, range(4)))
-        finally:
-            worker.stop()
-        working.result()
-    counts = Worker(db, chain).run_until_idle(30)
-    assert counts.quarantined == 0
-    found = defaultdict(list)
-    for _, key, payload in sorted(committed):
-        found[key].append(payload)
-    return dict(found)
-
 
 # SQLite.
 
@@ -149,7 +97,7 @@ def test_sqlite_is_opened_by_many_at_once(tmp_path: Path) -> None:
     def use(name: int) -> None:
         try:
             for number in range(8):
-                together.wait(30)
+                together.wait(PATIENCE)
                 with SQLiteSink(tmp_path / f"sink{number}") as sink:
                     sink.take(b"k", name + 1, b"")
         except BaseException:

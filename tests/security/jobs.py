@@ -113,7 +113,7 @@ class Scene:
             came = condition()
             return came or bool(refusals(self.server))
 
-        until(over, 20)
+        until(over)
         assert came, "something was refused"
 
     def run(self, db: Database, chain: Chain) -> Counts:

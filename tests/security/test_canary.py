@@ -27,7 +27,7 @@ import percolator_core as percolator
 from percolator_core import Database
 from percolator_core.notifications.activation import live_workers
 from percolator_core.store.url import parse
-from tests.servers.plain import Server, binaries, free_port, some_namespace, until
+from tests.servers.plain import PATIENCE, Server, binaries, free_port, some_namespace, until
 
 ROOT = Path(__file__).parents[2]
 STEM = "c4n4ry"
@@ -246,7 +246,7 @@ def test_the_command_line(own: Server, project: Path, form: int, right: bool) ->
     ]
     running = [(arguments, command(url, *arguments, folder=project)) for arguments in commands]
     for arguments, process in running:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         assert out + err
         assert_clean(out + err, f"percolator {' '.join(arguments)}")
         if arguments[0] == "doctor":
@@ -259,7 +259,7 @@ def test_the_command_line(own: Server, project: Path, form: int, right: bool) ->
 )
 def test_a_broken_url_on_the_command_line(tmp_path: Path, url: str, arguments: tuple[str, ...]) -> None:
     process = command(url, *arguments, folder=tmp_path)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode
     assert "***" in out + err
     assert_clean(out + err, f"percolator {' '.join(arguments)}")
@@ -272,7 +272,7 @@ def test_a_workers_log(own: Server, project: Path) -> None:
     with percolator.connect(urls(own.port)[0], namespace) as db:
         process = command(urls(own.port)[1], "worker", "chain", "--namespace", namespace, folder=project)
         try:
-            until(lambda: bool(live_workers(db)) and db.active_observers() == {"copy"}, 60)
+            until(lambda: bool(live_workers(db)) and db.active_observers() == {"copy"})
             with db.transaction() as t:
                 t.set("t", "row", "c", b"value")
             lines = command_lines_below(process.pid)
@@ -281,12 +281,12 @@ def test_a_workers_log(own: Server, project: Path) -> None:
                 try:
                     client.execute_command("CLIENT", "KILL", "USER", "app")
                     # Two logins are refused, and it goes on trying.
-                    until(lambda: refused_logins(client) >= 2, 30)
+                    until(lambda: refused_logins(client) >= 2)
                 finally:
                     client.execute_command("ACL", "SETUSER", "app", "resetpass", f">{PASSWORD}")
         finally:
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=PATIENCE)
     assert "worker started" in err
     assert_clean(out + err, "the worker's log")
     for line in lines:
@@ -381,7 +381,7 @@ def test_what_spark_writes_down(own: Server, tmp_path: Path) -> None:
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        assert process.wait(150) == 0, (tmp_path / "out").read_text()
+        assert process.wait(PATIENCE) == 0, (tmp_path / "out").read_text()
     finally:
         over.set()
         thread.join()

@@ -229,7 +229,7 @@ class Cluster:
                     replica.ask("CLUSTER", "FAILOVER")
             return False
 
-        until(is_over, 60)
+        until(is_over)
         self.await_ready()
 
     # Moving slots.

@@ -73,9 +73,11 @@ def connecting(url: str) -> Iterator[Connect]:
         made.append(percolator.connect(url, namespace, **settings))
         return made[-1]
 
-    yield make
-    for db in made:
-        db.close()
+    try:
+        yield make
+    finally:
+        for db in made:
+            db.close()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PERCOLATOR = f'#!/bin/sh\nexec {sys.executable} -m percolator_core "$@"\n'
 """The command ``percolator`` of this checkout, as a script."""
+PYTEST = f'#!/bin/sh\nexec {sys.executable} -P -m pytest -p no:cacheprovider "$@"\n'
 
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -122,7 +123,7 @@ def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], li
             path = folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
-    environment = shell(folder / ".shims", percolator=PERCOLATOR)
+    environment = shell(folder / ".shims", percolator=PERCOLATOR, pytest=PYTEST)
     wanted, expected = steps(found)
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER],
@@ -131,7 +132,6 @@ def run(folder: Path, *names: str) -> tuple[list[tuple[str, str]], list[str], li
         input=json.dumps(wanted),
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

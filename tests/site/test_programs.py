@@ -22,14 +22,18 @@ from tests.site.pages import DOCS, ROOT, Block, blocks, commands, comparable, pa
 
 RUN = {
     "how-to/analyse.md": ["how-to/typed-tables.md"],
+    "how-to/asyncio.md": [],
     "how-to/backup.md": [],
+    "how-to/change-tables.md": [],
     "how-to/combine-queue.md": [],
     "how-to/counter.md": [],
     "how-to/export-queue.md": [],
     "how-to/feedback.md": [],
     "how-to/large-tables.md": [],
+    "how-to/load-files.md": [],
     "how-to/publish.md": [],
     "how-to/secondary-index.md": [],
+    "how-to/test.md": [],
     "how-to/trace.md": ["tutorial.md"],
     "how-to/typed-tables.md": [],
     "how-to/weak-notifications.md": [],
@@ -48,8 +52,10 @@ ELSEWHERE = {
     ("reference/cli.md", "console"): "tests/cli/test_docs.py runs the commands",
     ("reference/cli.md", "python"): "tests/cli/test_docs.py writes the file",
     ("how-to/clean-up.md", "python"): "tests/maintenance/test_collection_in_parts.py collects in parts",
+    ("how-to/postgresql.md", "python"): "tests/replication/test_command.py runs the program",
+    ("how-to/postgresql.md", "sql"): "tests/replication/test_command.py runs the statements",
     ("explanation/stores.md", "python"): "tests/store/test_durability.py has each form of the setting",
-    ("how-to/monitor.md", "yaml"): "tests/monitoring/test_exposition.py knows the metrics of the alerts",
+    ("how-to/postgresql.md", "yaml"): "test_yaml_is_yaml reads it",
     (
         "how-to/run-workers.md",
         "yaml",
@@ -68,7 +74,7 @@ def test_its_programs_print_what_the_page_says(page: str, tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", sorted(SPARK))
 def test_its_spark_programs_print_what_the_page_says(page: str, tmp_path: Path) -> None:
     prints_as_said(page, [*SPARK[page], page], tmp_path)

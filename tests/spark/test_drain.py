@@ -30,6 +30,7 @@ from percolator_core.spark.java import is_on_this_machine
 from percolator_core.spark.project import Project as Sent
 from percolator_core.spark.project import imported_names, shares_files
 from percolator_core.worker import Counts
+from tests.servers.plain import PATIENCE
 from tests.spark.gate import eventually, runs
 
 if TYPE_CHECKING:
@@ -394,7 +395,7 @@ def test_a_standalone_master_and_a_speculative_task(apart: Project) -> None:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(30)
+            process.wait(PATIENCE)
     assert apart.sums() == {"first": 200, "second": 200}
     assert len(list(places.iterdir())) == 2
     assert 0 < ran["first"] < 200

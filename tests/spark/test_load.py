@@ -1,198 +1,38 @@
-"""Loads, end to end, on a real Spark and a real store."""
+"""Loads with Spark: tasks and drivers that are killed, interrupted or late. The rest is in tests/loading."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from percolator_core import Database, UnknownTable, connect
+from percolator_core import Database, connect
 from percolator_core.errors import PercolatorError, StoreUnavailable
-from percolator_core.spark import LoadProgress, TooManyBadRecords, open_source
+from percolator_core.loading.put_aside import PutAside
+from percolator_core.loading.task import LoadTask
+from percolator_core.spark import open_source
+from percolator_core.spark.attempts import FRESH, Attempt, Attempts
 from percolator_core.spark.job import plain_error
-from percolator_core.spark.loading.attempts import FRESH, Attempt, Attempts
-from percolator_core.spark.loading.put_aside import PutAside
-from percolator_core.spark.loading.task import LoadTask
+from tests.loading.loads import json_lines
 from tests.spark.gate import eventually, held
 
 if TYPE_CHECKING:
-    from tests.spark.conftest import Loading
+    from pyspark import SparkContext
+
+    from tests.loading.loads import Loading
 
 pytestmark = pytest.mark.spark
-
-
-def site(folder: Path, pages: dict[str, str]) -> Path:
-    for name, text in pages.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-def json_lines(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_an_unchanged_page_is_not_written_again(loading: Loading, tmp_path: Path) -> None:
-    pages = {f"{number}.html": f"<p>page {number}" for number in range(300)}
-    folder = site(tmp_path / "site", pages)
-    source = open_source(folder, base_url="http://e.org/")
-    seen: list[LoadProgress] = []
-    first = loading(source, progress=seen.append)
-    assert (first.read, first.new, first.files, first.bad, first.aside) == (300, 300, 300, 0, None)
-    assert (seen[-1].tasks_done, seen[-1].read) == (first.tasks, 300)
-    assert loading.rows()[b"http://e.org/7.html"] == {"contents": b"<p>page 7", "content_type": b"text/html"}
-    versions = loading.versions()
-
-    second = loading(source)
-    assert (second.unchanged, second.new, second.changed) == (300, 0, 0)
-    assert loading.versions() == versions
-
-    site(folder, {"7.html": "<p>another", "new/x.md": "# new"})
-    third = loading(open_source(folder, base_url="http://e.org/"))
-    assert (third.unchanged, third.new, third.changed) == (299, 1, 1)
-    changed = {cell for cell, stamps in loading.versions().items() if stamps != versions.get(cell)}
-    assert changed == {
-        (b"http://e.org/7.html", "contents"),
-        (b"http://e.org/new/x.md", "contents"),
-        (b"http://e.org/new/x.md", "content_type"),
-    }
-
-
-def test_missing_rows_are_deleted_only_below_the_prefix(loading: Loading, tmp_path: Path) -> None:
-    folder = site(tmp_path / "site", {f"{number}.html": "x" for number in range(5)})
-    loading(open_source(folder, base_url="http://e.org/"))
-    with loading.db.transaction() as t:
-        t.set("documents", "http://f.org/", "contents", b"elsewhere")
-        t.set("documents", "http://e.org/3.html", "fingerprint", b"an observer's")
-        t.set("documents", "http://e.org/only", "fingerprint", b"an observer's")
-    (folder / "2.html").unlink()
-    (folder / "3.html").unlink()
-    report = loading(open_source(folder, base_url="http://e.org/"), delete_missing="http://e.org/")
-    assert (report.deleted, report.unchanged, report.kept_back) == (2, 3, None)
-    rows = loading.rows()
-    assert b"http://e.org/2.html" not in rows
-    assert rows[b"http://e.org/3.html"] == {"fingerprint": b"an observer's"}
-    assert rows[b"http://f.org/"] == {"contents": b"elsewhere"}
-    assert len(rows) == 6
-
-
-def test_nothing_is_deleted_when_a_record_may_be_among_the_illegible(
-    loading: Loading, tmp_path: Path
-) -> None:
-    path = json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": 1}, {"id": "b", "v": 1}])
-    loading(open_source(path, key="id"))
-    path.write_text('{"id": "a", "v": 1}\n{"id": "b", "v"')
-    report = loading(open_source(path, key="id"), delete_missing=b"")
-    assert (report.deleted, report.bad) == (0, 1)
-    assert report.kept_back
-    # A record whose key is legible is not missing.
-    path.write_text('{"id": "b", "v": "\\ud800"}\n')
-    report = loading(open_source(path, key="id"), delete_missing=b"")
-    assert (report.deleted, report.bad, report.kept_back) == (0, 1, None)  # no column was loaded at all
-    path.write_text('{"id": "b", "v": "\\ud800"}\n{"id": "c", "v": 3}\n')
-    report = loading(open_source(path, key="id"), delete_missing=b"")
-    assert (report.deleted, report.new) == (1, 1)
-    assert set(loading.rows()) == {b"b", b"c"}
-
-
-def test_null_deletes_a_cell_and_an_absent_field_leaves_it(loading: Loading, tmp_path: Path) -> None:
-    path = json_lines(tmp_path / "in.jsonl", [{"id": "a", "x": 1, "y": 2}])
-    loading(open_source(path, key="id"))
-    json_lines(path, [{"id": "a", "x": None}, {"id": "b", "x": None}, {"id": "c"}])
-    report = loading(open_source(path, key="id"))
-    assert (report.changed, report.unchanged) == (1, 2)
-    assert loading.rows() == {b"a": {"y": b"2"}}
-
-
-def test_keys_of_any_bytes(loading: Loading, tmp_path: Path) -> None:
-    keys = [bytes([first, second]) for first in range(0, 256, 5) for second in range(0, 256, 5)]
-    table = pa.table({"k": pa.array(keys, pa.binary()), "v": pa.array(keys, pa.binary())})
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=500)
-    report = loading(open_source(tmp_path, key="k"))
-    assert report.new == len(keys)
-    assert loading.rows() == {key: {"v": key} for key in keys}
-    assert loading(open_source(tmp_path, key="k")).unchanged == len(keys)
-
-
-def test_the_last_of_several_records_with_one_key_counts(loading: Loading, tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    path.write_text("id,v\na,1\nb,1\na,2\n")
-    for expected in ("new", "unchanged"):
-        report = loading(open_source(path, key="id"))
-        assert (report.read, report.repeated, getattr(report, expected)) == (3, 1, 2)
-    assert loading.rows() == {b"a": {"v": b"2"}, b"b": {"v": b"1"}}
-
-
-def test_malformed_records_are_put_aside(loading: Loading, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number in range(3):
-        rows = [{"id": f"{number}.{row}", "v": row} for row in range(50)]
-        json_lines(folder / f"{number}.jsonl", rows)
-        with (folder / f"{number}.jsonl").open("a") as file:
-            file.write("{broken\n" + json.dumps({"id": f"notify {number}", "dirty": 1}) + "\n")
-    report = loading(open_source(folder, key="id"))
-    assert (report.read, report.new, report.bad) == (156, 150, 6)
-    assert report.aside is not None
-    assert report.aside.parent == loading.aside
-    assert [path.name for path in loading.aside.iterdir()] == [report.aside.name]
-    found = [json.loads(line) for line in report.aside.read_text().splitlines()]
-    assert {(Path(item["file"]).name, item["reason"].split(":")[0]) for item in found} == {
-        (f"{number}.jsonl", reason)
-        for number in range(3)
-        for reason in ("not JSON", "documents.dirty is notify-only and holds no data")
-    }
-    assert {item["head"] for item in found} == {"{broken\n", ""}
-    assert report.to_json()["aside"] == str(report.aside)
-
-
-def test_too_many_malformed_records_stop_the_load(loading: Loading, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number in range(4):
-        (folder / f"{number}.jsonl").write_text("nonsense\n" * 2000)
-    with pytest.raises(TooManyBadRecords, match="records are malformed and 10 are allowed") as caught:
-        loading(open_source(folder, key="id"), max_bad=10)
-    report = caught.value.report
-    assert 10 < report.bad < 8000
-    assert report.aside is not None
-    assert report.aside.exists()
-    assert loading(open_source(folder, key="id"), max_bad=8000).bad == 8000
-
-
-class Maker:
-    def __init__(self) -> None:
-        self.called = 0
-
-    def create_tables(self, db: Database) -> None:
-        self.called += 1
-        db.create_table("others")
-
-
-def test_tables_of_a_chain(loading: Loading, tmp_path: Path) -> None:
-    path = json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": 1}])
-    source = open_source(path, key="id")
-    from percolator_core.spark import load
-
-    with pytest.raises(UnknownTable, match="There is no table 'others'"):
-        load(loading.url, loading.db.namespace, "others", source, context=loading.context)
-    maker = Maker()
-    report = load(loading.url, loading.db.namespace, "others", source, context=loading.context, chain=maker)
-    assert (maker.called, report.new) == (1, 1)
 
 
 def test_a_killed_worker_loses_nothing(loading: Loading, tmp_path: Path) -> None:
@@ -262,7 +102,8 @@ def test_an_interrupted_load_stops_its_tasks(loading: Loading, tmp_path: Path) -
     assert before < count
     # Spark's lists are kept by a thread that hears of each end later; and it looks for tasks that are to be
     # killed every two seconds.
-    eventually(lambda: not loading.context.statusTracker().getActiveJobsIds())
+    tracker = spark_of(loading).statusTracker()
+    eventually(lambda: not tracker.getActiveJobsIds())
     eventually(lambda: not any(one.numRunningTasks() for one in executors(loading)))
     report = loading(open_source(path, key="id"))
     assert (report.unchanged, report.new) == (before, count - before)
@@ -272,7 +113,7 @@ def test_a_task_whose_driver_is_gone_writes_nothing(
     loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may leave Python at work in a task that it has cancelled; the driver's token ends it."""
-    monkeypatch.setattr("percolator_core.spark.loading.attempts.TOKEN_LIFE", 0.01)
+    monkeypatch.setattr("percolator_core.spark.attempts.TOKEN_LIFE", 0.01)
     task = one_task(loading, json_lines(tmp_path / "in.jsonl", [{"id": "a", "v": "x"}]), b"the driver")
     with pytest.raises(PercolatorError, match="its driver has died"):
         task()
@@ -283,11 +124,13 @@ def one_task(loading: Loading, path: Path, driver: bytes) -> Callable[[], object
     """A load of one task, without Spark; one transaction at a time."""
     source = open_source(path, key="id").into(loading.db.catalog.table("documents"))
     put_aside = PutAside.for_load(loading.aside, "documents")
-    task = LoadTask(driver, "documents", source.reader(), put_aside, None, 1, False)
+    task = LoadTask("documents", source.reader(), put_aside, None, 1, False)
 
     def run() -> object:
         with connect(loading.url, loading.db.namespace) as db:
-            return task.run(db, 0, [split for splits in source.tasks(1) for split in splits])
+            check = Attempt(db, "documents", driver).check
+            splits = [split for splits in source.tasks(1) for split in splits]
+            return task.run(db, 0, splits, Counter(), check=check)
 
     return run
 
@@ -336,7 +179,7 @@ def test_a_load_does_not_wait_for_ever(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A task that lives on has no commit under way after a while: it waits for its input, or a lock."""
-    monkeypatch.setattr("percolator_core.spark.loading.attempts.TOKEN_LIFE", 1.5)
+    monkeypatch.setattr("percolator_core.spark.attempts.TOKEN_LIFE", 1.5)
     with driven(loading) as attempts, connect(loading.url, loading.db.namespace) as at_work:
         Attempt(at_work, "documents", attempts.driver)
         attempts.end()
@@ -351,9 +194,14 @@ def test_what_killed_tasks_and_drivers_leave_is_cleared_away(loading: Loading) -
     assert store.one((b"HGETALL", store.keyspace.tag("documents", 0) + b"attempts")) == []
 
 
+def spark_of(loading: Loading) -> SparkContext:
+    assert loading.context is not None
+    return loading.context
+
+
 def executors(loading: Loading) -> list[Any]:
     """What Spark knows of its executors."""
-    tracker = loading.context._jsc.sc().statusTracker()
+    tracker = spark_of(loading)._jsc.sc().statusTracker()
     return list(tracker.getExecutorInfos())
 
 
@@ -375,7 +223,7 @@ def test_a_killed_load_is_carried_on_by_the_next(loading: Loading, tmp_path: Pat
     # The last record gets no further, so the load cannot end.
     with held(loading.url, loading.db.namespace, "documents", str(count - 1), "v"):
         driver = subprocess.Popen([sys.executable, "-c", LOADER, *arguments], env=environment)
-        # Batches are loaded one after another: with this record, three batches of 512 before it.
+        # Batches are loaded one after another, and the first one has this record.
         eventually(lambda: loading.db.snapshot().get("documents", "1999", "v"))
         assert driver.poll() is None
         driver.kill()

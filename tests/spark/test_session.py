@@ -15,6 +15,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.spark import check_java, default_master, spark_context
 from percolator_core.spark.java import java_version
 from percolator_core.spark.session import check_versions, python_path
+from tests.servers.plain import PATIENCE
 from tests.spark.gate import Gate, runs
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path, number: int)
     java = gate.pid()
     process.send_signal(number)
     try:
-        process.communicate(timeout=100)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         gate.open()  # to a Java that was forgotten
         assert not runs(java)
@@ -193,7 +194,7 @@ context.stop()
 def test_a_java_interrupted_in_a_call_is_given_up(tmp_path: Path) -> None:
     process = start(MIDST, tmp_path)
     try:
-        assert process.communicate(timeout=150)[0] == "ended 0\n3 True\n"
+        assert process.communicate(timeout=PATIENCE)[0] == "ended 0\n3 True\n"
     finally:
         process.kill()
 
@@ -213,7 +214,7 @@ def test_a_java_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
     Gate(tmp_path, "exit 0")
     process = start(EARLY, tmp_path, JAVA_HOME=str(tmp_path))
     try:
-        assert process.communicate(timeout=100)[0] == (
+        assert process.communicate(timeout=PATIENCE)[0] == (
             "Spark's Java did not start: no output (all output: spark.log).\n"
         )
     finally:
@@ -236,7 +237,7 @@ for handler in signal.SIG_IGN, signal.default_int_handler:
 def test_the_handler_of_interrupts_stays_the_callers(tmp_path: Path) -> None:
     process = start(HANDLER, tmp_path)
     try:
-        assert process.communicate(timeout=150)[0] == "True\nTrue\n"
+        assert process.communicate(timeout=PATIENCE)[0] == "True\nTrue\n"
     finally:
         process.kill()
 

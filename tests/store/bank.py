@@ -19,7 +19,7 @@ from percolator_core import (
     TransactionConflict,
 )
 from tests.servers.cluster import Node
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 from tests.servers.sentinel import DataServer
 
 ACCOUNTS = 40
@@ -82,7 +82,7 @@ class Bank:
         finally:
             over.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(PATIENCE)
         assert not any(thread.is_alive() for thread in threads)
         if self.errors:
             raise self.errors[0]
@@ -146,4 +146,4 @@ def await_replicas(server: Node | DataServer) -> None:
     def is_there() -> bool:
         return any(int(replica[2]) >= offset for replica in server.ask("ROLE")[2])
 
-    until(is_there, 30)
+    until(is_there)

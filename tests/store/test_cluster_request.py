@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store.cluster_request import assemble
+from percolator_core.store.cluster import assemble
 from percolator_core.store.request import AFTER, BEFORE, NONE, Exchange
 from percolator_core.store.topology import slot_of
 

@@ -14,8 +14,7 @@ import percolator_core as percolator
 from percolator_core import ConfigurationError, Database, StoreUnavailable
 from percolator_core.cli.app import app
 from percolator_core.cli.output import ExitCode
-from percolator_core.store import FORMAT
-from percolator_core.store import server_info as facts_module
+from percolator_core.store import FORMAT, checks
 from percolator_core.store.url import parse
 from tests.servers.cluster import Cluster
 from tests.servers.plain import Server, binaries, free_port, some_namespace, until
@@ -66,7 +65,7 @@ def refuse_replica(own: Server, master: Server) -> None:
 
 
 def test_an_old_version(own: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts_module, "OLDEST_SERVER", (99, 0))
+    monkeypatch.setattr(checks, "OLDEST_SERVER", (99, 0))
     assert "upgrade" in refusal(own.unix)
 
 

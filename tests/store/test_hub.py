@@ -329,6 +329,7 @@ def at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.client
 @pytest.mark.parametrize("flushed", [False, True], ids=["smoothly", "scripts missing"])
 def test_an_interruption_between_any_two_lines_forgets_nobody(db: Database, flushed: bool) -> None:
     numbers = itertools.count()

@@ -27,7 +27,7 @@ from percolator_core import Database, PercolatorError
 from percolator_core.runtime import process
 from percolator_core.store.embedded.shutdown import pid_in_file
 from percolator_core.transaction.metrics import FOLD, Tally
-from tests.servers.plain import open_pipelines, until
+from tests.servers.plain import PATIENCE, open_pipelines, until
 from tests.store.test_hub import Stuck, at_most
 
 Connect = Callable[..., Database]
@@ -178,6 +178,7 @@ def test_a_handler_is_answered_while_a_call_waits(connect: Connect, db: Database
     assert told == [1]
 
 
+@pytest.mark.client
 @pytest.mark.slow
 def test_a_handler_between_any_two_lines(db: Database, two_phase: bool) -> None:
     db.client.one_call_a_tablet = two_phase
@@ -263,6 +264,7 @@ def test_a_handler_while_a_client_comes_alive(connect: Connect, db: Database) ->
     assert names.count("percolator-liveness") <= 2
 
 
+@pytest.mark.client
 @pytest.mark.slow
 @pytest.mark.parametrize("flushed", [False, True], ids=["smoothly", "scripts missing"])
 def test_a_handler_between_any_two_lines_under_a_hub(db: Database, flushed: bool) -> None:
@@ -476,7 +478,7 @@ def test_a_finalizer_of_another_thread_stops_no_executor(db: Database) -> None:
 
     def use() -> None:
         waits.set()
-        assert may_end.wait(30)
+        assert may_end.wait(PATIENCE)
 
     def collect() -> None:
         Garbage(use)
@@ -487,7 +489,7 @@ def test_a_finalizer_of_another_thread_stops_no_executor(db: Database) -> None:
     collector = threading.Thread(target=collect)
     collector.start()
     try:
-        assert waits.wait(30)
+        assert waits.wait(PATIENCE)
         with db.concurrency(4) as executor:
             first = executor.submit(db.timestamp)
             second = executor.submit(first.result)
@@ -544,7 +546,9 @@ def test_ctrl_c_leaves_no_lock_held() -> None:
                 while True:
                     with lock:
                         pass
-            other = threading.Thread(target=lambda lock: taken.append(lock.acquire(timeout=1)), args=(lock,))
+            other = threading.Thread(
+                target=lambda one: taken.append(one._lock.acquire(timeout=1)), args=(lock,)
+            )
             other.start()
             other.join()
     finally:
@@ -609,6 +613,7 @@ def test_a_handler_closes_an_embedded_store_while_a_call_waits(tmp_path: Path) -
     db.close()
 
 
+@pytest.mark.client
 def test_a_handler_closes_the_database_between_any_two_lines(connect: Connect, db: Database) -> None:
     fill(db)
     outcomes = {"answered": 0, "refused": 0}

@@ -14,7 +14,7 @@ import pytest
 import percolator_core as percolator
 from percolator_core import CommitUndetermined, Database, StoreUnavailable, TransactionAborted
 from percolator_core.store.pipeline import IDLE
-from tests.servers.plain import Faults, binaries, pipelines_of, rows_apart, some_namespace, until
+from tests.servers.plain import PATIENCE, Faults, binaries, pipelines_of, rows_apart, some_namespace, until
 from tests.servers.sentinel import DataServer, Sentinels, SentinelServer
 from tests.store.bank import Bank, await_replicas, bump, read, write
 
@@ -73,7 +73,7 @@ def test_a_killed_master_loses_nothing_that_its_replica_acknowledged(
         group.await_failover(old)
         # Nothing can be acknowledged until the old one is a replica.
         failed = len(bank.open) + len(bank.refused)
-        until(lambda: len(bank.open) + len(bank.refused) > failed + 50, 60)
+        until(lambda: len(bank.open) + len(bank.refused) > failed + 50)
         group.restart(old)
         bank.goes_on()
     bank.check(connect())
@@ -103,7 +103,7 @@ def test_a_stopped_master_neither_takes_nor_tells_anything_when_it_is_back(
             assert t.get("t", X, "v") == b"new"
             assert t.start_timestamp > newest
         write(client, Z, b"mine")
-    waiting.result(60)
+    waiting.result(PATIENCE)
     assert read(connect(), Y) == b"from before"
     after = [line for line in old.ask("INFO", "commandstats").splitlines() if b"evalsha" in line]
     assert after in (before, [])
@@ -142,13 +142,13 @@ def test_a_planned_switch_is_noticed_soon(group: Sentinels, connect: Connect) ->
         until(lambda: len(written) > 20)
         old = group.master
         new = group.switch()
-        until(lambda: db.store.endpoints()[0].port == new.port, 30)
+        until(lambda: db.store.endpoints()[0].port == new.port)
         assert old.ask("ROLE")[0] == b"master"
         count = len(written)
         until(lambda: len(written) > count + 20)
     finally:
         over.set()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert read(connect(), X) == b"x"
 
 
@@ -322,7 +322,7 @@ def test_a_server_that_became_a_replica_while_it_waited_for_its_own(
     try:
         until(lambda: b"blocked_clients:1" in master.ask("INFO", "clients"))
         master.ask("REPLICAOF", "127.0.0.1", replica.port)
-        thread.join(20)
+        thread.join(PATIENCE)
     finally:
         replica.process.send_signal(signal.SIGCONT)
     assert [type(error) for error in outcome] == [CommitUndetermined]

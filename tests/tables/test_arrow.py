@@ -22,9 +22,9 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow import arrow_schema, encoded_rows, from_rows, record_batch
-from percolator_core.tables.arrow_batch import ArrowBatch
-from percolator_core.tables.arrow_values import arrow_type, stored
-from percolator_core.tables.select import Batch, Layout
+from percolator_core.tables.arrow_columns import stored
+from percolator_core.tables.arrow_values import arrow_type
+from percolator_core.tables.select import ArrowBatch, Batch, Layout
 from tests.schema.values import QUICK, VALUES
 from tests.tables.laid import Laid, State, definition_of, version
 
@@ -328,5 +328,5 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
         return usual(name, *others, **more)
 
     monkeypatch.setattr(builtins, "__import__", refusing)
-    with pytest.raises(ConfigurationError, match=r"install percolator-core\[base\]"):
+    with pytest.raises(ConfigurationError, match="pip install pyarrow numpy"):
         arrow_type("int")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.tables.arrow_keys import KeyParts
-from percolator_core.tables.arrow_values import stored
+from percolator_core.tables.arrow_columns import KeyParts, stored
 from tests.schema.values import QUICK, VALUES, table
 
 KINDS = sorted(VALUES)

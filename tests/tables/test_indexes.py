@@ -33,7 +33,7 @@ from percolator_core.schema.definitions import Column, HashRule, IndexRule, Tabl
 from percolator_core.schema.predicates import ColumnExpression, Predicate
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.tables import arrow, lookup, rows, verify
+from percolator_core.tables import arrow, lookup, operations, rows, verify
 from percolator_core.tables.indexes import Index, indexes_of
 from percolator_core.tables.model import definition_of
 from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
@@ -586,14 +586,14 @@ def test_arrow_goes_by_an_index_as_a_select_does(
         return sorted(rows, key=itemgetter("number"))
 
     with monkeypatch.context() as patch, hall.transaction() as t:
-        patch.setattr(arrow, "read_table", None)
+        patch.setattr(arrow, "read_batches", None)
         found = read(t)
         t.upsert(Seat(hall="0", number=-1, guest=b"guest 07", level=3))
         own = [] if where is WITH_NOBODY else [{"number": -1, "note": ""}]
         assert read(t) == own + found
         t.rollback()
     monkeypatch.setattr(lookup, "FEW", 10**9)
-    monkeypatch.setattr(arrow, "table_of", None)
+    monkeypatch.setattr(operations, "by_index", None)
     assert read(hall.snapshot()) == found
 
 

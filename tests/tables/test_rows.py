@@ -25,8 +25,7 @@ from percolator_core import (
 from percolator_core.layout.records import MAX_ROW, PUT
 from percolator_core.schema.predicates import Predicate
 from percolator_core.tables import binding
-from percolator_core.tables.arrow_batch import RowBatch
-from percolator_core.tables.select import Batch, TabletSelect
+from percolator_core.tables.select import Batch, RowBatch, TabletSelect
 from percolator_core.transaction.snapshot import Snapshot
 from tests.tables.models import Seat, User, create
 from tests.tables.test_arrow import as_arrow

@@ -175,7 +175,7 @@ def test_a_nemesis_that_has_to_wait_holds_up_no_other(server: Server) -> None:
 def test_a_log_that_cannot_be_read_again_is_wrong_and_the_rest_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def log_loss(rounds: int, seed: int, fsync: str, tell: object) -> LogLoss:
+    def log_loss(rounds: int, _seed: int, _tell: object, fsync: str) -> LogLoss:
         if fsync == "everysec":
             raise StoreUnavailable("the server did not start")
         return LogLoss("always", rounds, Found(acknowledged=7))
@@ -200,7 +200,7 @@ def test_what_a_failover_must_not_do_is_wrong(
     monkeypatch: pytest.MonkeyPatch, found: Found, safe: bool, wrong: Sequence[str]
 ) -> None:
     row = FailoverRow("replicas=1", 1, Before.IN_STEP, safe, 1, found)
-    monkeypatch.setattr(loss_suites, "failover", lambda *_: [row])
+    monkeypatch.setattr(loss_suites, "failover", lambda *_, **__: [row])
     result = run_failover(Settings(rounds=1))
     assert len(result.wrong) == len(wrong)
     assert all(told.startswith(meant) for told, meant in zip(result.wrong, wrong, strict=True))

@@ -15,7 +15,7 @@ from percolator_torture.suites.result import Result
 from percolator_torture.suites.settings import Settings
 from percolator_torture.suites.workload_suite import run_workload
 from tests.servers.cluster import Cluster, Node
-from tests.servers.plain import binaries, until
+from tests.servers.plain import PATIENCE, binaries, until
 from tests.servers.sentinel import DataServer, Sentinels
 
 SYSTEM = binaries().get("system", "")
@@ -67,13 +67,13 @@ class Midway:
         """Wait until each has finished so many more transactions, or is over."""
         self.marks.append(dict(self.done))
         goals = {name: min(self._transactions, done + count) for name, done in self.done.items()}
-        until(lambda: self._over or all(self.done[name] >= goal for name, goal in goals.items()), 60)
+        until(lambda: self._over or all(self.done[name] >= goal for name, goal in goals.items()))
 
     def conclude(self) -> None:
         """The runs are over. Wait for its end, too; raises what went wrong with it."""
         self._over = True
         if self._thread.ident is not None:
-            self._thread.join(60)
+            self._thread.join(PATIENCE)
             assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error
@@ -175,7 +175,7 @@ def hand_over(group: Sentinels) -> None:
     old, replica = group.master, group.replicas[0]
     old.ask("CLIENT", "PAUSE", 60_000, "WRITE")
     offset = int(old.ask("ROLE")[1])
-    until(lambda: int(replica.ask("ROLE")[4]) >= offset, 30)
+    until(lambda: int(replica.ask("ROLE")[4]) >= offset)
     new = group.switch()
     old.ask("REPLICAOF", "127.0.0.1", new.port)  # the sentinels would say so seconds later
     old.ask("CLIENT", "UNPAUSE")

@@ -376,7 +376,7 @@ def test_processes_are_killed(server: Server, db: Database, tmp_path: Path, two_
             return path.read_bytes().count(b"\n") if path.exists() else 0
 
         try:
-            until(lambda names=names: all(lines(name) > 60 for name in names), 60)  # type: ignore[misc]
+            until(lambda names=names: all(lines(name) > 60 for name in names))  # type: ignore[misc]
         finally:
             for client in clients:
                 client.kill()

@@ -52,14 +52,14 @@ def judged(found: Found) -> tuple[int, int, int, int]:
 def test_a_log_that_is_always_synced_loses_nothing_acknowledged(
     tell: Callable[[str], None], told: list[str]
 ) -> None:
-    found = log_loss(3, SEED, "always", tell)
+    found = log_loss(3, SEED, tell, "always")
     assert found.rounds == len(told) == 3
     assert found.found.acknowledged >= 3 * 40
     assert judged(found.found) == (0, 0, 0, 0), f"seed {SEED}: {found}"
 
 
 def test_a_log_that_is_synced_every_second_tears_nothing(tell: Callable[[str], None]) -> None:
-    found = log_loss(1, SEED, "everysec", tell)
+    found = log_loss(1, SEED, tell, "everysec")
     assert found.found.acknowledged >= 40
     assert judged(found.found)[1:] == (0, 0, 0), f"seed {SEED}: {found}"
 
@@ -68,7 +68,7 @@ def test_a_cut_below_what_was_acknowledged_is_noticed(
     tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_loss_module, "_synced", lambda sizes, base, killed_at, fsync: base)
-    found = log_loss(2, SEED, "always", tell)
+    found = log_loss(2, SEED, tell, "always")
     assert 0 < found.most_lost <= found.found.lost <= 2 * found.most_lost, f"seed {SEED}: {found}"
 
 

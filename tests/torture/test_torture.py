@@ -25,7 +25,7 @@ from percolator_torture.suites.markdown import write_report
 from percolator_torture.suites.result import Result, Table
 from percolator_torture.suites.runner import chosen, run
 from percolator_torture.suites.settings import Settings
-from tests.servers.plain import Server, until
+from tests.servers.plain import PATIENCE, Server, until
 
 SEED = 4
 
@@ -194,10 +194,10 @@ def test_ctrl_c_ends_it_early_and_tells_what_was_found(scratch: Path) -> None:
         text=True,
         start_new_session=True,
     ) as process:
-        until(lambda: len(list(scratch.glob("*/c*.a.history"))) == 2, 60)
-        until(lambda: all(path.stat().st_size > 2000 for path in scratch.glob("*/c*.a.history")), 60)
+        until(lambda: len(list(scratch.glob("*/c*.a.history"))) == 2)
+        until(lambda: all(path.stat().st_size > 2000 for path in scratch.glob("*/c*.a.history")))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out + err
     told = json.loads(out)
     (suite,) = told["suites"]

@@ -57,11 +57,19 @@ def test_twins_are_equal_under_all_nemeses() -> None:
 )
 def test_a_client_that_reads_a_base_wrongly_is_found_out(bug: str, nemeses: tuple[Nemesis, ...]) -> None:
     program = (sys.executable, str(BROKEN), bug)
-    settings = Settings(seed=SEED, transactions=3000, kills=20, clients=2, nemeses=nemeses, program=program)
-    result = run_workload("twin", settings)
-    assert any("twins differ" in sentence for sentence in result.wrong), result.wrong
-    assert result.folder is not None
-    shutil.rmtree(result.folder)
+    wrong: list[str] = []
+    # On a busy machine a run may end before a client reads a lost file; such a run shows nothing.
+    for seed in range(SEED, SEED + 4):
+        settings = Settings(
+            seed=seed, transactions=3000, kills=20, clients=2, nemeses=nemeses, program=program
+        )
+        result = run_workload("twin", settings)
+        if result.folder is not None:
+            shutil.rmtree(result.folder)
+        wrong += result.wrong
+        if wrong:
+            break
+    assert any("twins differ" in sentence for sentence in wrong), wrong
 
 
 def test_other_workloads_have_no_faults_of_bases() -> None:

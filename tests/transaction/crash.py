@@ -309,7 +309,7 @@ def _write(scene: Scene) -> bool:
 
     if scene.owner == "live":
         return wrote()
-    until(wrote, 20)
+    until(wrote)
     return True
 
 
@@ -319,7 +319,7 @@ def _resolve(scene: Scene) -> bool:
 
     if scene.owner == "live":
         return resolved()
-    until(resolved, 20)
+    until(resolved)
     assert scene.locks() == 0
     return True
 

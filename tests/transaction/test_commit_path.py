@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
@@ -23,20 +24,26 @@ ROWS = rows_apart(8)
 
 
 class Traffic:
-    """What one client sends: the scripts of each wait for answers, and those that nobody waits for."""
+    """What this thread sends: the scripts of each wait for answers, and those that nobody waits for.
+
+    Other threads renew the tokens of clients, of the test's own too.
+    """
 
     def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[list[str]] = []
         self.unawaited: list[str] = []
         self._names = {script.sha: name for name, script in db.store.scripts.items()}
         run, send_unawaited = Connections.run, Connections.send_unawaited
+        mine = threading.get_ident()
 
         def watched_run(connections: Connections, exchanges: Sequence[Exchange]) -> None:
-            self.waits.append([name for one in exchanges for name in self._scripts(one)])
+            if threading.get_ident() == mine:
+                self.waits.append([name for one in exchanges for name in self._scripts(one)])
             run(connections, exchanges)
 
         def watched_send(connections: Connections, exchange: Exchange) -> None:
-            self.unawaited += self._scripts(exchange)
+            if threading.get_ident() == mine:
+                self.unawaited += self._scripts(exchange)
             send_unawaited(connections, exchange)
 
         monkeypatch.setattr(Connections, "run", watched_run)

@@ -17,6 +17,7 @@ from percolator_core.runtime import process
 from percolator_core.store import Store, python_gc
 from percolator_core.transaction.metrics import Tally
 from percolator_core.transaction.scan import PAGE_ROWS
+from tests.servers.plain import PATIENCE
 from tests.store.test_hub import in_a_child
 from tests.store.test_reentry import a_client_waits, signalled
 
@@ -279,14 +280,14 @@ def test_while_another_thread_makes_the_liveness_token(connect: Connect, db: Dat
 
     def slowly(*commands: Any) -> Any:
         there.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return call_apart(*commands)
 
     mine.store.call_apart = slowly  # type: ignore[method-assign]
     owners: list[bytes] = []
     thread = threading.Thread(target=lambda: owners.append(mine.client.owner()))
     thread.start()
-    assert there.wait(30)
+    assert there.wait(PATIENCE)
 
     def work() -> None:
         mine.store.call_apart = call_apart  # type: ignore[method-assign]
@@ -313,11 +314,11 @@ def held_by_another_thread(lock: Any) -> Iterator[None]:
     def hold() -> None:
         with lock:
             there.set()
-            over.wait(60)
+            over.wait(PATIENCE)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert there.wait(30)
+    assert there.wait(PATIENCE)
     try:
         yield
     finally:
@@ -355,6 +356,6 @@ def test_a_lock_that_the_forking_code_holds_itself() -> None:
     with lock, lock:
         in_a_child(work)
     with held_by_another_thread(lock):
-        assert not lock.acquire(timeout=0)
+        assert not lock._lock.acquire(timeout=0)
         in_a_child(lambda: in_a_child(work))
     work()

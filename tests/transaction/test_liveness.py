@@ -9,7 +9,7 @@ import pytest
 
 from percolator_core import Database
 from percolator_core.runtime import process
-from tests.servers.plain import Faults, until
+from tests.servers.plain import PATIENCE, Faults, until
 
 Connect = Callable[..., Database]
 
@@ -29,14 +29,14 @@ def test_a_late_renewal_does_not_bring_the_token_back(connect: Connect, db: Data
 
     def wait() -> None:
         under_way.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
 
     faults.plan.append((token, wait))
-    assert under_way.wait(30)
+    assert under_way.wait(PATIENCE)
     mine.close()
     assert not db.store.one((b"EXISTS", token))
     go_on.set()
-    renewer.join(30)
+    renewer.join(PATIENCE)
     assert not db.store.one((b"EXISTS", token))
 
 
@@ -45,6 +45,6 @@ def test_a_lost_token_is_made_again(connect: Connect, db: Database) -> None:
     mine = connect()
     token = mine.client.token_of(mine.client.owner())
     db.store.one((b"DEL", token))
-    until(lambda: db.store.one((b"EXISTS", token)), 30)
+    until(lambda: db.store.one((b"EXISTS", token)))
     mine.close()
     until(lambda: not db.store.one((b"EXISTS", token)), 1)

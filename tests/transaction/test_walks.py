@@ -16,6 +16,7 @@ import percolator_core
 from percolator_core import Cell, Database, Worker
 from percolator_core.observers import ObserverTransaction
 from tests.chains import chain_of, watch
+from tests.servers.plain import PATIENCE
 
 LIBRARY: Final = Path(percolator_core.__file__).parent
 PAGE: Final = LIBRARY.parent / "docs" / "explanation" / "architecture.md"
@@ -94,13 +95,13 @@ def run(db: Database) -> list[str]:
         t.set("t", cell.row, "w", t.get("t", cell.row, "v") or b"")
 
     chain = chain_of(watch("copy", copy, "t.v", writes=("t.w",)), tables=())
-    Worker(db, chain, prefetch=False).run_until_idle(timeout=60)
+    Worker(db, chain, prefetch=False).run_until_idle(timeout=PATIENCE)
 
     def one() -> list[str]:
         with db.transaction() as t:
             t.set("t", "row", "v", b"value")
         with recorded(below="WorkerLoop._run") as files:
-            Worker(db, chain, prefetch=False).run_until_idle(timeout=60)
+            Worker(db, chain, prefetch=False).run_until_idle(timeout=PATIENCE)
         return files
 
     one()

@@ -15,6 +15,7 @@ from observers.webindex.checker import Violation, check
 from observers.webindex.index import ServingIndex, close_indexes, open_index
 from percolator_core import Chain, Database, Worker
 from schemas.webindex import Entry, Standing
+from tests.servers.plain import PATIENCE
 
 CHAIN = Path(__file__).parents[2] / "observers" / "webindex"
 
@@ -52,7 +53,7 @@ class WebIndex:
 
     def settle(self) -> dict[str, int]:
         """Run until idle; return the runs of each observer."""
-        counts = Worker(self.db, self.chain).run_until_idle(timeout=60)
+        counts = Worker(self.db, self.chain).run_until_idle(timeout=PATIENCE)
         return {name: observer.ran for name, observer in counts.observers.items()}
 
     def violations(self) -> list[Violation]:

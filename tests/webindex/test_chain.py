@@ -11,6 +11,7 @@ from observers.webindex.definitions import DAMPING, MAX_HOPS
 from observers.webindex.export import rebuild
 from observers.webindex.search import search
 from percolator_core import Worker
+from tests.servers.plain import PATIENCE
 from tests.webindex.conftest import WebIndex, page, random_document
 
 A, B, C, D, E = (f"http://example.com/{name}" for name in "abcde")
@@ -183,7 +184,7 @@ def test_random_changes_under_two_workers(web: WebIndex, store_url: str, seed: i
             with percolator.connect(store_url, namespace=web.db.namespace) as db:
                 while True:
                     last = written.is_set()
-                    Worker(db, web.chain, width=16).run_until_idle(timeout=60)
+                    Worker(db, web.chain, width=16).run_until_idle(timeout=PATIENCE)
                     if last:
                         break
         except BaseException as error:  # noqa: BLE001 - reported by the test's own thread

@@ -8,9 +8,9 @@ import pytest
 
 from observers.webindex import document_processor
 from percolator_core import Cell, Transaction, TransactionConflict
+from percolator_core.loading.records import Origin, Record
+from percolator_core.loading.transactions import merge
 from percolator_core.observers.guard import ObserverTransaction, guards
-from percolator_core.spark.loading.records import Origin, Record
-from percolator_core.spark.loading.transactions import merge
 from schemas.webindex import Content, Pointer
 from tests.webindex.conftest import WebIndex, page, random_document
 

@@ -18,7 +18,7 @@ from percolator_core.worker import candidates
 from percolator_core.worker.candidates import Candidates
 from percolator_core.worker.executors import Slots
 from tests.chains import chain_of, dirty_of, put, running, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_a_change_that_settles_is_observed(
                 other.notify("sums", cell.row, "dirty")
             else:
                 other.set("sums", cell.row, "text", b"1")
-        assert go.wait(60)
+        assert go.wait(PATIENCE)
 
     chain = chain_of(
         watch("feed", feed, "docs.text", writes=("sums.dirty", "sums.text"), executor="threads"),
@@ -164,7 +164,7 @@ def test_a_failure_after_a_claim_of_all_tablets_is_repeated(
         tries.append(cell.row)
         if len(tries) == 1:
             begun.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE)
             raise ValueError("not yet")
 
     chain = chain_of(watch("look", look, "docs.text", executor="threads"))
@@ -172,7 +172,7 @@ def test_a_failure_after_a_claim_of_all_tablets_is_repeated(
     with running(db, chain):
         caught_up(chain)
         put(db, "a", b"x")
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE)
         del examined[:]
         of_worker[0].all_at = 0.0
         tag = db.client.catalog.table("docs").tag

@@ -11,7 +11,7 @@ from percolator_core import Cell, ConfigurationError, Worker
 from percolator_core.admin.demand import demand
 from percolator_core.notifications.activation import active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import commit_of, die, until
+from tests.servers.plain import PATIENCE, commit_of, die, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +56,10 @@ def run_in_thread(worker: Worker) -> threading.Thread:
 def test_it_is_idle_when_nothing_is_left_for_its_own(db: Database) -> None:
     chain = passing()
     fill(db, chain)
-    counts = Worker(db, chain, observers=["first"]).run_until_idle(30)
+    counts = Worker(db, chain, observers=["first"]).run_until_idle(PATIENCE)
     assert {name: one.ran for name, one in counts.observers.items()} == {"first": 20}
     assert dirty_of(db, chain).backlog() == {"first": 0, "second": 20, "third": 20}
-    counts = Worker(db, chain, observers={"third", "second"}).run_until_idle(30)
+    counts = Worker(db, chain, observers={"third", "second"}).run_until_idle(PATIENCE)
     assert {name: one.ran for name, one in counts.observers.items()} == {"second": 20, "third": 20}
     assert dirty_of(db, chain).backlog() == {"first": 0, "second": 0, "third": 0}
 
@@ -79,7 +79,7 @@ def test_it_leases_nothing_of_others(connect: Connect) -> None:
     # All at once, while it still runs.
     assert len(dirty_of(db, chain).claim(100)[0]) == 42
     worker.stop()
-    thread.join(20)
+    thread.join(PATIENCE)
 
 
 def test_the_chain_is_active_as_a_whole(connect: Connect) -> None:
@@ -92,10 +92,10 @@ def test_the_chain_is_active_as_a_whole(connect: Connect) -> None:
     (found,) = live_workers(db)
     assert (found.digest, found.observers, found.until_idle) == (chain.digest, ("first",), False)
     # Of the same chain, so they get along.
-    Worker(db, chain, observers=["second", "third"]).run_until_idle(30)
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain, observers=["second", "third"]).run_until_idle(PATIENCE)
+    Worker(db, chain).run_until_idle(PATIENCE)
     worker.stop()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert db.snapshot().get_row("sums", "0") == {"second": b"yes", "third": b"yes"}
     assert db.active_observers() == {"first", "second", "third"}
 
@@ -113,11 +113,11 @@ def test_workers_with_different_observers_finish_a_chain_together(connect: Conne
     until(lambda: [len(worker.own_tablets) for worker in workers] == [4] * 5)
     for number in range(40):
         put(db, f"more-{number}", b"text")
-    until(lambda: sum(dirty_of(db, chain).backlog().values()) == 0, 20)
+    until(lambda: sum(dirty_of(db, chain).backlog().values()) == 0)
     for worker in workers:
         worker.stop()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     rows = dict(db.snapshot().scan("sums"))
     assert len(rows) == 60
     assert all(cells == {"second": b"yes", "third": b"yes"} for cells in rows.values())
@@ -135,7 +135,7 @@ def test_notifications_that_got_stranded_are_passed_on_by_any_worker(connect: Co
     commit = commit_of(t)
     commit.commit_primary(commit.prewrite())
     die(dying)
-    Worker(db, chain, observers=["first"]).run_until_idle(30)
+    Worker(db, chain, observers=["first"]).run_until_idle(PATIENCE)
     assert dirty_of(db, chain).backlog()["third"] == 1
 
 
@@ -157,4 +157,4 @@ def test_all_of_them_by_name_is_as_good_as_none(connect: Connect) -> None:
     until(lambda: live_workers(db))
     assert live_workers(db)[0].observers is None
     worker.stop()
-    thread.join(20)
+    thread.join(PATIENCE)

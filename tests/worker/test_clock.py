@@ -12,6 +12,7 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, put, watch
 from tests.clock import FakeClock, connect_with_clock
+from tests.servers.plain import PATIENCE
 
 HOUR = 3600.0
 
@@ -32,7 +33,7 @@ def clock(namespace: str) -> FakeClock:
 def db(store_url: str, namespace: str, clock: FakeClock) -> Iterator[Database]:
     with connect_with_clock(store_url, Keyspace(namespace), clock, lock_ttl=1.0) as database:
         CHAIN.create_tables(database)
-        Worker(database, CHAIN).run_until_idle(timeout=20)  # registers the observer
+        Worker(database, CHAIN).run_until_idle(timeout=PATIENCE)  # registers the observer
         yield database
 
 
@@ -45,7 +46,7 @@ def test_marks_from_before(db: Database, clock: FakeClock) -> None:
     put(db, "before", b"1")
     clock.set_back(db.store, HOUR)
     put(db, "after", b"2")
-    Worker(db, CHAIN).run_until_idle(timeout=20)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     assert copies(db) == {b"before": b"1", b"after": b"2"}
 
 
@@ -56,7 +57,7 @@ def test_leases_of_a_dead_worker_from_before(db: Database, clock: FakeClock) -> 
     assert [lease.row for lease in leases] == [b"row"]
     assert dirty.claim(10)[0] == []
     clock.set_back(db.store, HOUR)
-    Worker(db, CHAIN).run_until_idle(timeout=20)
+    Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     assert copies(db) == {b"row": b"1"}
 
 

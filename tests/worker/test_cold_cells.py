@@ -24,6 +24,7 @@ from percolator_core.tables.model import definition_of
 from percolator_core.transaction.commit import Commit
 from tests.chains import TABLES, chain_of, dirty_of, watch
 from tests.flushing import flush, is_cold
+from tests.servers.plain import PATIENCE
 
 ROWS = [f"d{number:02}" for number in range(30)]
 
@@ -74,7 +75,7 @@ class Docs:
 
     def drain(self) -> int:
         """Run until nothing is dirty; return the number of runs."""
-        return Worker(self.db, self.chain).run_until_idle(30).observers["look"].ran
+        return Worker(self.db, self.chain).run_until_idle(PATIENCE).observers["look"].ran
 
     def flush(self, before: int | None = None) -> int:
         return flush(self.db, "docs", self.folder, before, observers=["look"])
@@ -347,7 +348,7 @@ def test_rows_that_have_to_stay_do_not_keep_the_others(
     monkeypatch.setattr(bases, "SHORTEST_KEEP", 0.0)
     monkeypatch.setattr(bases, "_SAMPLE", 200)
     old, young = ROWS[:15], ROWS[15:]
-    Worker(docs.db, docs.chain).run_until_idle(30)  # activates the chain
+    Worker(docs.db, docs.chain).run_until_idle(PATIENCE)  # activates the chain
     docs.put(*old, text="text" * 2500)
     if oldest == "acknowledged late":
         docs.put(*young)

@@ -12,7 +12,7 @@ from percolator_core import Cell, TableDefinition, Worker
 from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.worker.executors import ConcurrencyLimit, Slots
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction
@@ -142,7 +142,7 @@ def test_looks_for_reserved_places_alone_are_few_but_come(db: Database) -> None:
     slots = Slots(DirtyIndex(db.client, {}), frozenset({"slow", "quick"}), 32, frozenset())
     for number in range(28):
         slots.begin(some_lease("slow", number))
-    slots.claimed(100.0)
+    slots.claimed_at = 100.0
     assert slots.claim_at > 100.001
     assert 100.001 < slots.claim_at < 100.1
     # Whoever asks takes no turn away from who looks.
@@ -161,7 +161,7 @@ def test_slow_runs_leave_no_place_unused(db: Database, monkeypatch: pytest.Monke
 
     def slow(t: Transaction, cell: Cell) -> None:
         begun.append(cell.row)
-        release.wait(60)
+        release.wait(PATIENCE)
 
     chain = chain_of(watch("slow", slow, "docs.text", executor="threads"))
     chain.create_tables(db)
@@ -174,11 +174,11 @@ def test_slow_runs_leave_no_place_unused(db: Database, monkeypatch: pytest.Monke
         until(lambda: len(begun) == 20)
         for number in range(20, 40):
             put(db, f"{number}", b"1")
-        until(lambda: len(begun) == 32, 20)
+        until(lambda: len(begun) == 32)
     finally:
         release.set()
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -190,7 +190,7 @@ def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
     monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 600.0)
     release, ran = threading.Event(), []
     chain = chain_of(
-        watch("slow", lambda t, cell: release.wait(60), "docs.text", executor="threads"),
+        watch("slow", lambda t, cell: release.wait(PATIENCE), "docs.text", executor="threads"),
         watch("quick", lambda t, cell: ran.append(cell.row), "docs.title", executor="threads"),
     )
     chain.create_tables(db)
@@ -202,11 +202,11 @@ def test_a_worker_looks_for_quick_work_while_slow_runs_have_most_places(
     try:
         for number in range(10):
             put(db, f"{number}", b"1", column="title")
-            until(lambda: len(ran) > number, 20)  # noqa: B023 - at once
+            until(lambda: len(ran) > number)  # noqa: B023 - at once
     finally:
         release.set()
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -224,7 +224,7 @@ def test_a_slow_observer_holds_up_no_quick_one_in_threads(db: Database) -> None:
     release, ran = threading.Event(), []
 
     def slow(t: Transaction, cell: Cell) -> None:
-        assert release.wait(30)
+        assert release.wait(PATIENCE)
 
     def quick(t: Transaction, cell: Cell) -> None:
         ran.append(cell.row)
@@ -240,7 +240,7 @@ def test_a_slow_observer_holds_up_no_quick_one_in_threads(db: Database) -> None:
         put(db, f"{number}", b"1")
     for number in range(30):
         put(db, f"{number}", b"1", column="title")
-    counts = Worker(db, chain, threads=4).run_until_idle(60)
+    counts = Worker(db, chain, threads=4).run_until_idle(PATIENCE)
     assert counts.ran == 60
 
 
@@ -252,7 +252,7 @@ def test_runs_on_one_hot_cell_are_narrowed_until_they_succeed(db: Database) -> N
     chain.create_tables(db)
     for number in range(600):
         put(db, f"{number}", b"1")
-    counts = Worker(db, chain).run_until_idle(60).observers["add"]
+    counts = Worker(db, chain).run_until_idle(PATIENCE).observers["add"]
     assert db.snapshot().get("sums", "all", "n") == b"600"
     assert counts.ran == 600
     # At the full width each of 256 runs would lose against all others, again and again.

@@ -15,7 +15,7 @@ from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.counts import RunCounts, Tally, run_counts
 from percolator_core.worker import ObserverCounts
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_a_worker_that_has_ended_has_told_its_counts(db: Database) -> None:
     fill(db, chain, "a", "b", "bad")
     assert run_counts(db) == {}
     worker = Worker(db, chain)
-    counts = worker.run_until_idle(30)
+    counts = worker.run_until_idle(PATIENCE)
     expected = {
         name: RunCounts(one.ran, one.failed, one.quarantined, one.conflicts)
         for name, one in counts.observers.items()
@@ -68,7 +68,7 @@ def test_a_worker_that_has_ended_has_told_its_counts(db: Database) -> None:
     assert run_counts(db) == expected
     # The next stretch of the same worker counts from nothing again.
     put(db, "c", b"text")
-    worker.run_until_idle(30)
+    worker.run_until_idle(PATIENCE)
     assert run_counts(db) == {"copy": RunCounts(3, 3, 1, 0), "look": RunCounts(3, 0, 0, 0)}
     now = status(db, chain)
     assert [(one.name, one.ran, one.failures, one.failed) for one in now.observers] == [
@@ -87,13 +87,13 @@ def test_counts_of_several_workers_add_up(connect: Connect, monkeypatch: pytest.
     threads = [run_in_thread(worker) for worker in workers]
     for number in range(150):
         put(db, f"{number}", b"text")
-    until(lambda: run_counts(db).get("look", RunCounts()).ran == 150, 20)
+    until(lambda: run_counts(db).get("look", RunCounts()).ran == 150)
     assert run_counts(db)["copy"].ran == 150
     assert all(worker.begun for worker in workers), "one has ended"
     for worker in workers:
         worker.stop()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     found = run_counts(db)
     for name in chain.observers:
         both = [worker.counts.observers[name] for worker in workers]
@@ -166,7 +166,7 @@ def test_a_store_that_is_away_at_the_end_does_not_hide_what_ended_the_worker(
         raise StoreUnavailable("away")
 
     monkeypatch.setattr("percolator_core.notifications.activation.Registration.withdraw", away)
-    assert Worker(db, chain).run_until_idle(30).ran == 2
+    assert Worker(db, chain).run_until_idle(PATIENCE).ran == 2
 
 
 # The demand.
@@ -213,7 +213,7 @@ def test_who_is_at_it(connect: Connect) -> None:
 
     def holds(t: Transaction, cell: Cell) -> None:
         begun.set()
-        release.wait(60)
+        release.wait(PATIENCE)
 
     held = chain_of(watch("hold", holds, "docs.text", executor="threads"))
     held.create_tables(db)
@@ -224,7 +224,7 @@ def test_who_is_at_it(connect: Connect) -> None:
     assert db.store.one((b"HEXISTS", db.store.keyspace.workers, "dead:1"))
     drain = threading.Thread(target=Worker(connect(), held).run_until_idle, daemon=True)
     drain.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     assert (demand(db, held).workers, demand(db, held).drains) == (0, 1)
     assert [one.until_idle for one in status(db).workers] == [True]
     worker = Worker(connect(), held)
@@ -233,8 +233,8 @@ def test_who_is_at_it(connect: Connect) -> None:
     assert demand(db, held).drains == 1
     release.set()
     worker.stop()
-    drain.join(20)
-    thread.join(20)
+    drain.join(PATIENCE)
+    thread.join(PATIENCE)
     assert (demand(db, held).workers, demand(db, held).drains) == (0, 0)
 
 

@@ -19,7 +19,7 @@ from percolator_core.observers import Retry
 from percolator_core.worker.runs import EndedRun
 from percolator_core.worker.watchdog import Deadline, Watchdog, may_be_interrupted
 from tests.chains import chain_of, dirty_of, failed_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,9 +101,9 @@ FAILURES: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 def drain(db: Database, chain: Chain, *, in_thread: bool = False) -> Counts:
     worker = Worker(db, chain)
     if not in_thread:
-        return worker.run_until_idle(60)
+        return worker.run_until_idle(PATIENCE)
     counts: list[Counts] = []
-    thread = threading.Thread(target=lambda: counts.append(worker.run_until_idle(60)))
+    thread = threading.Thread(target=lambda: counts.append(worker.run_until_idle(PATIENCE)))
     thread.start()
     thread.join()
     return counts[0]
@@ -254,7 +254,7 @@ def test_a_listener_is_told_how_each_run_ended(db: Database) -> None:
     chain = chain_of(watch("twice", twice, "docs.text"), watch("never", never, "docs.title"))
     chain.create_tables(db)
     written = put(db, "a", b"1")
-    Worker(db, chain, listener=ended.append).run_until_idle(30)
+    Worker(db, chain, listener=ended.append).run_until_idle(PATIENCE)
     assert [(run.outcome, run.attempt, run.row) for run in ended] == [
         ("failed", 1, b"a"),
         ("failed", 2, b"a"),
@@ -263,7 +263,7 @@ def test_a_listener_is_told_how_each_run_ended(db: Database) -> None:
     assert all(run.run > written and 0 < run.seconds < 10 for run in ended)
     ended.clear()
     put(db, "b", b"1", column="title")
-    Worker(db, chain, listener=ended.append).run_until_idle(30)
+    Worker(db, chain, listener=ended.append).run_until_idle(PATIENCE)
     assert [run.outcome for run in ended] == ["failed", "failed", "quarantined"]
 
 
@@ -352,7 +352,7 @@ def test_a_thread_that_ends_in_an_unheard_of_way_gives_its_place_back(db: Databa
     put(db, "b", b"1")
     until(lambda: b"b" in ran)
     worker.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 

@@ -15,7 +15,7 @@ from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Retry
 from percolator_core.store.pipeline import Stream
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction
@@ -80,7 +80,7 @@ def test_observers_in_threads_run_beside_the_hub_and_hold_nobody_up(db: Database
     for number in range(200):
         put(db, f"{number}", b"%d" % number)
         put(db, f"{number}", b"1", column="title")
-    counts = Worker(db, chain, threads=4, width=8).run_until_idle(60)
+    counts = Worker(db, chain, threads=4, width=8).run_until_idle(PATIENCE)
     assert [counts.observers[name].ran for name in ("slow", "quick")] == [200, 200]
     assert most == 4
     assert {row: cells["n"] for row, cells in db.snapshot().scan("sums")} == {
@@ -99,7 +99,7 @@ def test_a_worker_is_told_to_stop_and_may_run_again(db: Database) -> None:
         thread.start()
         until(lambda count=number: len(seen) == count + 1)  # type: ignore[misc]
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     worker.stop()
     assert worker.run().ran == 0  # a stop that came before the run counts
@@ -155,10 +155,10 @@ def test_ctrl_c_while_the_answer_to_a_look_is_awaited(db: Database, monkeypatch:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert ended
     assert live_workers(db) == []
-    assert Worker(db, chain).run_until_idle(60).ran == 1
+    assert Worker(db, chain).run_until_idle(PATIENCE).ran == 1
 
 
 def test_nothing_is_left_behind(db: Database) -> None:

@@ -14,7 +14,7 @@ import pytest
 from percolator_core import Chain, Database, Worker
 from percolator_core.worker.runs import EndedRun
 from tests.chains import dirty_of, failed_of, put
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,7 @@ def test_runs_happen_in_children_and_are_counted(db: Database, chain: Chain) -> 
         put(db, f"{number}", b"1")
         put(db, f"b{number}", b"1", column="title")
     ended: list[EndedRun] = []
-    counts = Worker(db, chain, cpus=2, listener=ended.append).run_until_idle(60)
+    counts = Worker(db, chain, cpus=2, listener=ended.append).run_until_idle(PATIENCE)
     assert sorted((run.observer, run.row, run.outcome) for run in ended) == sorted(
         [("work", b"%d" % number, "ran") for number in range(30)]
         + [("beside", b"b%d" % number, "ran") for number in range(30)]
@@ -134,7 +134,7 @@ def test_runs_happen_in_children_and_are_counted(db: Database, chain: Chain) -> 
 
 def test_a_child_that_dies_costs_an_attempt(db: Database, chain: Chain) -> None:
     put(db, "a", b"die")
-    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    counts = Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["work"]
     assert (counts.ran, counts.failed, counts.quarantined) == (1, 1, 0)
     assert db.snapshot().get("sums", "all", "n") == b"1"
 
@@ -153,7 +153,7 @@ def test_a_child_that_dies_after_its_last_commit_leaves_nothing_in_quarantine(
     db: Database, chain: Chain
 ) -> None:
     put(db, "a", b"die late")
-    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    counts = Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["work"]
     assert (counts.failed, counts.collapsed, counts.quarantined) == (2, 1, 0)
     assert db.snapshot().get("sums", "all", "n") == b"1"
     assert failed_of(db, chain) == []
@@ -161,7 +161,7 @@ def test_a_child_that_dies_after_its_last_commit_leaves_nothing_in_quarantine(
 
 def test_an_exception_is_told_with_its_traceback(db: Database, chain: Chain) -> None:
     put(db, "a", b"raise")
-    assert Worker(db, chain, cpus=1).run_until_idle(60).quarantined == 1
+    assert Worker(db, chain, cpus=1).run_until_idle(PATIENCE).quarantined == 1
     (failed,) = failed_of(db, chain)
     assert failed.error == "ValueError: no such thing"
     assert 'raise ValueError("no such thing")' in failed.traceback
@@ -175,7 +175,7 @@ def test_a_run_past_its_timeout_is_ended(db: Database, project: Project, word: b
     chain = Chain.load(project.folder / "chain")
     put(db, "a", word)
     put(db, "b", b"1")
-    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    counts = Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["work"]
     assert (counts.ran, counts.quarantined) == (1, 1)
     (failed,) = failed_of(db, chain)
     assert "timeout" in failed.error or "killed" in failed.error
@@ -191,7 +191,7 @@ def test_the_hub_goes_on_while_a_child_computes(db: Database, chain: Chain, proj
     until(lambda: by(db, "b"))
     (project.folder / "release").touch()
     worker.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -204,7 +204,7 @@ def test_at_a_stop_a_child_that_does_not_end_is_killed_and_its_cell_given_back(
     thread.start()
     until((project.folder / "begun").exists)
     worker.stop(grace=0.05)
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert worker.abandoned == 0
     (lease,), _ = dirty_of(db, chain).claim(10)
@@ -247,7 +247,7 @@ def test_a_signal_for_the_whole_group_does_not_end_a_child_in_the_middle(
     process.send_signal(signal.SIGTERM)
     time.sleep(0.05)  # nothing tells that nothing happens
     (project.folder / "release").touch()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert by(db, "b") == child
 
 
@@ -258,7 +258,7 @@ def test_a_weak_run_is_done_once_though_its_lease_was_renewed(
     monkeypatch.setattr("percolator_core.worker.housekeeping.LEASE", 0.3)
     with db.transaction() as t:
         t.notify("sums", "all", "changed")
-    assert Worker(db, chain, cpus=1).run_until_idle(20).observers["total"].ran == 1
+    assert Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["total"].ran == 1
     assert (project.folder / "totals").read_text() == "x"
 
 
@@ -278,7 +278,7 @@ def test_a_run_that_loses_has_its_whole_time_again(
     until(lambda: worker.counts.observers["work"].ran + worker.counts.observers["work"].failed)
     counts = worker.counts.observers["work"]
     worker.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert (counts.ran, counts.conflicts, counts.failed) == (1, 3, 0)
 
 
@@ -292,7 +292,7 @@ def test_a_stop_does_not_wait_for_a_child_that_is_not_ready(
     thread.start()
     until(lambda: (project.folder / "starting").exists() and (project.folder / "starting").read_text())
     worker.stop(grace=0.05)
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert worker.abandoned == 0
     with pytest.raises(ProcessLookupError):
@@ -314,5 +314,5 @@ def test_a_run_whose_worker_died_is_finished_though_it_logs(db: Database, projec
 
 def test_a_value_of_a_type_that_only_the_child_knows_is_logged_as_text(db: Database, chain: Chain) -> None:
     put(db, "a", b"enum")
-    counts = Worker(db, chain, cpus=1).run_until_idle(60).observers["work"]
+    counts = Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["work"]
     assert (counts.ran, counts.failed) == (1, 0)

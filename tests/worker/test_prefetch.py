@@ -10,6 +10,7 @@ import pytest
 from percolator_core import Database, Worker
 from tests.chains import chain_of, put, watch
 from tests.flushing import flush
+from tests.servers.plain import PATIENCE
 
 
 def summing(t: Any, cell: Any) -> None:
@@ -33,12 +34,12 @@ def test_the_acknowledgement_brings_what_the_runs_read(db: Database, prefetch: b
     CHAIN.create_tables(db)
     worker = Worker(db, CHAIN, prefetch=prefetch)
     load(db, 0, 1)
-    counts = worker.run_until_idle(timeout=30).observers["summing"]
+    counts = worker.run_until_idle(timeout=PATIENCE).observers["summing"]
     # Of the acknowledgement: the observed cell, which the run then finds in the cache, and its own.
     assert (counts.ran, counts.operations, counts.sent, counts.cached) == (1, 5, 2, 1)
     assert (counts.requests, counts.round_trips) == (2, 3)
     load(db, 1, 11)
-    counts = worker.run_until_idle(timeout=30).observers["summing"]
+    counts = worker.run_until_idle(timeout=PATIENCE).observers["summing"]
     assert (counts.ran, counts.operations, counts.cached) == (10, 50, 10)
     if prefetch:
         assert (counts.sent, counts.prefetched, counts.served) == (10, 20, 20)
@@ -59,7 +60,7 @@ def test_runs_that_fail_count_too(db: Database) -> None:
     chain.create_tables(db)
     put(db, b"1", b"x")
     before = db.metrics
-    counts = Worker(db, chain).run_until_idle(timeout=30).observers["failing"]
+    counts = Worker(db, chain).run_until_idle(timeout=PATIENCE).observers["failing"]
     assert (counts.failed, counts.ran) == (3, 0)
     assert (counts.operations, counts.sent) == (9, 6)
     now = db.metrics
@@ -72,16 +73,16 @@ def test_threads_share_what_they_learn(db: Database) -> None:
     chain.create_tables(db)
     worker = Worker(db, chain, threads=3)
     load(db, 0, 20)
-    worker.run_until_idle(timeout=30)
+    worker.run_until_idle(timeout=PATIENCE)
     load(db, 20, 40)
-    counts = worker.run_until_idle(timeout=30).observers["summing"]
+    counts = worker.run_until_idle(timeout=PATIENCE).observers["summing"]
     assert (counts.ran, counts.sent, counts.served) == (20, 20, 40)
 
 
 def test_the_sums_have_all_counters(db: Database) -> None:
     CHAIN.create_tables(db)
     load(db, 0, 3)
-    counts = Worker(db, CHAIN).run_until_idle(timeout=30)
+    counts = Worker(db, CHAIN).run_until_idle(timeout=PATIENCE)
     assert counts.total() == counts.observers["summing"]
 
 
@@ -90,14 +91,14 @@ def test_what_a_run_reads_of_the_base_is_right(db: Database, tmp_path: Path) -> 
     CHAIN.create_tables(db)
     worker = Worker(db, CHAIN)
     load(db, 0, 10)
-    worker.run_until_idle(timeout=30)
+    worker.run_until_idle(timeout=PATIENCE)
     assert flush(db, "docs", tmp_path, observers=["summing"]) == 10
     for number in range(10):
         with db.transaction() as t:
             t.set("docs", b"%d" % number, "text", b"again")
             if number % 2:
                 t.set("docs", b"%d" % number, "a", b"new")
-    counts = worker.run_until_idle(timeout=30).observers["summing"]
+    counts = worker.run_until_idle(timeout=PATIENCE).observers["summing"]
     assert counts.ran == 10
     assert counts.prefetched > 0
     for number in range(10):

@@ -16,7 +16,7 @@ from percolator_core import Chain, Worker
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import active, live_workers
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     import subprocess
@@ -99,7 +99,7 @@ def test_killed_workers_lose_and_double_nothing(counting: Project, one_call_a_ta
             process.kill()
             process.wait()
         last = up(counting.start(f"{start}p.Worker(db, chain).run_until_idle(60)\ndb.close()"))
-        assert last.wait(60) == 0
+        assert last.wait(PATIENCE) == 0
         check_counts(db, count)
         assert not list(db.locks())
 
@@ -113,7 +113,7 @@ def test_a_suspended_worker_doubles_nothing(counting: Project) -> None:
         until(lambda: ran(db) > 50)
         process.send_signal(signal.SIGSTOP)
         other = up(counting.start(SHORT_LEASES + "p.Worker(db, chain).run_until_idle(60)\ndb.close()"))
-        assert other.wait(60) == 0
+        assert other.wait(PATIENCE) == 0
         process.send_signal(signal.SIGCONT)
         put(db, f"d{count}", b"1")  # for the one that goes on
         until(lambda: not sum(dirty_of(db, counting.chain()).backlog().values()))
@@ -139,7 +139,7 @@ def test_the_server_is_killed_under_a_worker(tmp_path: Path, counting: Project) 
         until(lambda: not sum(dirty_of(db, counting.chain()).backlog().values()))
         assert worker.poll() is None
         worker.terminate()
-        assert worker.wait(30) == 0
+        assert worker.wait(PATIENCE) == 0
         check_counts(db, count)
 
 
@@ -233,7 +233,7 @@ def test_a_writer_that_connected_before_the_activation_leaves_marks(counting: Pr
         chain = counting.chain()
         chain.create_tables(db)
         put(db, "go", b"1", column="title")
-        assert writer.wait(30) == 0
+        assert writer.wait(PATIENCE) == 0
         assert dirty_of(db, chain).backlog() == {"add": 0, "count": 1}
 
 
@@ -244,7 +244,7 @@ def test_a_write_wakes_an_idle_worker(counting: Project) -> None:
         up(counting.worker("from percolator_core.worker import candidates\ncandidates.ALL_EVERY = 3600.0\n"))
         for number in range(30):
             put(db, f"d{number}", b"1")
-            until(lambda row=f"d{number}": db.snapshot().get("docs", row, "n"), 60)  # type: ignore[misc]
+            until(lambda row=f"d{number}": db.snapshot().get("docs", row, "n"))  # type: ignore[misc]
 
 
 def test_a_lost_subscription_comes_back(db: Database) -> None:
@@ -294,7 +294,7 @@ def test_a_signal_stops_a_busy_worker_soon(counting: Project) -> None:
         process = up(counting.worker())
         until(lambda: ran(db) > 10)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         left = dirty_of(db, Chain.load(counting.folder / "chain", import_functions=False))
         waiting = sum(left.backlog().values())
         assert waiting > 0  # soon: not after all of its work

@@ -15,6 +15,7 @@ from percolator_core.layout.keys import encode_mark, failed_key
 from percolator_core.observers import Retry
 from percolator_core.transaction.commit import Commit
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.servers.plain import PATIENCE
 from tests.transaction.crash import Interrupted
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Scene:
         self.ran.append((cell.row, None))
 
     def work(self) -> None:
-        Worker(self.db, self.chain).run_until_idle(60)
+        Worker(self.db, self.chain).run_until_idle(PATIENCE)
 
     def fail(self, *rows: str) -> None:
         for row in rows:
@@ -402,7 +403,7 @@ class Rows:
                 t.set("docs", row, column, value)
 
     def work(self) -> None:
-        Worker(self.db, self.chain).run_until_idle(60)
+        Worker(self.db, self.chain).run_until_idle(PATIENCE)
 
 
 @pytest.fixture(params=[False, True], ids=["one call", "two phases"])

@@ -20,7 +20,7 @@ from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker import housekeeping
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database
@@ -83,7 +83,7 @@ def notify(db: Database, row: str) -> None:
 
 def drain(db: Database, chain: Chain) -> Worker:
     worker = Worker(db, chain)
-    worker.run_until_idle(30)
+    worker.run_until_idle(PATIENCE)
     return worker
 
 
@@ -485,7 +485,7 @@ def test_two_workers_with_tiny_leases_commit_each_change_once(
 
     def work() -> None:
         with percolator_core.connect(store_url, namespace) as mine:
-            Worker(mine, chain).run_until_idle(60)
+            Worker(mine, chain).run_until_idle(PATIENCE)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:

@@ -26,6 +26,7 @@ from percolator_core.tables.model import definition_of
 from percolator_core.transaction.commit import Commit
 from percolator_core.transaction.transaction import Transaction
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def chain(db: Database, copy: Copy) -> Chain:
 
 
 def drain(db: Database, chain: Chain) -> Counts:
-    return Worker(db, chain).run_until_idle(30)
+    return Worker(db, chain).run_until_idle(PATIENCE)
 
 
 def at_revision(chain: Chain, revision: int) -> Chain:
@@ -315,7 +316,7 @@ def test_a_run_under_way_begins_again(db: Database, chain: Chain, copy: Copy) ->
         return original(text)
 
     copy.change = in_between
-    counts = worker.run_until_idle(30).observers["copy"]
+    counts = worker.run_until_idle(PATIENCE).observers["copy"]
     assert reran == [1]
     assert (counts.ran, counts.conflicts) == (1, 1)
     assert copy.ran == {b"a": 2}

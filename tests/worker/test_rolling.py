@@ -12,7 +12,7 @@ from percolator_core import ConfigurationError, Worker
 from percolator_core.notifications import activation
 from percolator_core.notifications.activation import Registration, activate, active, live_workers
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
-from tests.servers.plain import Faults, die, until
+from tests.servers.plain import PATIENCE, Faults, die, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_the_roll_ends_with_the_last_old_worker(connect: Connect, monkeypatch: p
     until(lambda: live_workers(db) and active(db.client).digest == before.digest)
     with running(connect(), after, rolling=True):
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         until(lambda: not active(db.client).beside)
         assert db.active_observers() == {"new"}
@@ -119,7 +119,7 @@ def test_a_rolling_start_that_comes_while_another_one_ends_stops_nobody(
     until(lambda: live_workers(db) and active(db.client).digest == before.digest)
     with running(connect(), after, rolling=True):
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         until(lambda: len(refused) >= 2)
         put(db, "a", b"1")
         until(lambda: new.rows == [b"a"])
@@ -153,7 +153,7 @@ def test_a_rolling_start_waits_for_an_activation_that_saw_nobody(
 
     monkeypatch.setattr("percolator_core.notifications.activation.live_workers", looked)
     activate(old_db, before.observed, before.digest)
-    starts[0].join(30)
+    starts[0].join(PATIENCE)
     assert not starts[0].is_alive()
     assert active(old_db.client) == (after.digest, frozenset({before.digest}))
     put(old_db, "a", b"1")

@@ -9,6 +9,7 @@ import pytest
 from percolator_core import Cell, TableDefinition, Worker
 from percolator_core.admin.quarantine import Quarantine
 from tests.chains import TABLES, chain_of, dirty_of, put, watch
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from percolator_core import Chain, Database, Transaction
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def drain(db: Database, chain: Chain, **settings: Any) -> Worker:
     worker = Worker(db, chain, **settings)
-    worker.run_until_idle(30)
+    worker.run_until_idle(PATIENCE)
     assert not sum(dirty_of(db, chain).backlog().values())
     return worker
 

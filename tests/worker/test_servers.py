@@ -19,7 +19,7 @@ from percolator_core.cli.output import ExitCode
 from percolator_core.worker import candidates
 from tests.chains import chain_of, dirty_of, put, watch
 from tests.servers.cluster import Cluster
-from tests.servers.plain import Server, binaries, some_namespace, until
+from tests.servers.plain import PATIENCE, Server, binaries, some_namespace, until
 from tests.servers.sentinel import Sentinels
 from tests.store.bank import await_replicas
 
@@ -115,7 +115,7 @@ def running(db: Database, chain: Chain) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert errors == []
 
@@ -125,14 +125,14 @@ def test_run_until_idle_and_wake_up_calls(db: Database, monkeypatch: pytest.Monk
     chain.create_tables(db)
     for number in range(DOCS):
         put(db, f"d{number}", b"x")
-    assert Worker(db, chain).run_until_idle(60).ran == DOCS
+    assert Worker(db, chain).run_until_idle(PATIENCE).ran == DOCS
     assert total(db) == (DOCS, DOCS)
     # One that is not woken does not look in the time of this test.
     monkeypatch.setattr(candidates, "ALL_EVERY", 3600.0)
     with running(db, chain) as worker:
         for number in range(16):
             put(db, f"e{number}", b"x")
-            until(lambda limit=number + 1: worker.counts.ran >= limit, 60)  # type: ignore[misc]
+            until(lambda limit=number + 1: worker.counts.ran >= limit)  # type: ignore[misc]
     assert total(db) == (DOCS + 16, DOCS + 16)
 
 
@@ -154,7 +154,7 @@ def test_a_worker_waits_for_the_store_and_carries_on(away: Away, db: Database, i
         end()
         for number in range(DOCS):
             put(db, f"d{number}", b"y")
-        until(lambda: total(db)[0] == DOCS + 1 and not any(dirty_of(db, chain).backlog().values()), 60)
+        until(lambda: total(db)[0] == DOCS + 1 and not any(dirty_of(db, chain).backlog().values()))
         # It hears again, too.
         before = worker.counts.ran
         put(db, "last", b"x")
@@ -210,11 +210,11 @@ def test_a_finite_run_says_that_the_store_went_away(
         if away.kind == "plain":
             # At its time limit it would raise TimeoutError.
             with pytest.raises(StoreUnavailable):
-                Worker(mine, chain).run_until_idle(60)
+                Worker(mine, chain).run_until_idle(PATIENCE)
             with pytest.raises(SystemExit) as ended:
                 app(["status", "--url", away.url, "--namespace", db.namespace])
             assert ended.value.code == ExitCode.UNAVAILABLE
             assert "Traceback" not in capsys.readouterr().err
         end()
-        Worker(mine, chain).run_until_idle(60)
+        Worker(mine, chain).run_until_idle(PATIENCE)
     assert total(db) == (1, 1)

@@ -14,7 +14,7 @@ from percolator_core.layout.keys import dirty_key, encode_mark
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers.graph import leading_to
 from tests.chains import chain_of, dirty_of, put, running, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 
 def two(feed: Callable[[Any, Any], object], add: Callable[[Any, Any], object], settle: float) -> Chain:
@@ -44,7 +44,7 @@ def test_a_change_waits_while_an_observer_runs_that_leads_to_it(
         with db.transaction() as other:
             other.notify("sums", "all", "dirty")
         for _ in range(20):
-            assert claims.acquire(timeout=60)
+            assert claims.acquire(timeout=PATIENCE)
         order.append("end")
 
     monkeypatch.setattr(DirtyIndex, "claim", counted)
@@ -63,7 +63,7 @@ def test_the_wait_has_an_end(db: Database) -> None:
     def feed(t: Transaction, cell: Cell) -> None:
         with db.transaction() as other:
             other.notify("sums", "all", "dirty")
-        seen.append(added.wait(60))
+        seen.append(added.wait(PATIENCE))
 
     chain = two(feed, lambda t, cell: added.set(), 0.05)
     chain.create_tables(db)

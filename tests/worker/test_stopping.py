@@ -12,7 +12,7 @@ from percolator_core.layout.keys import tablet_number
 from percolator_core.notifications.activation import live_workers
 from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, dirty_of, put, watch
-from tests.servers.plain import until
+from tests.servers.plain import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(
 
     def blocks(t: Transaction, cell: Cell) -> None:
         begun.set()
-        release.wait(60)
+        release.wait(PATIENCE)
         t.set("sums", "a", "n", b"late")
 
     def quick(t: Transaction, cell: Cell) -> None:
@@ -50,15 +50,15 @@ def test_a_run_that_does_not_end_is_given_back_after_the_grace(
     put(db, "a", b"1")
     worker = Worker(connect(), chain)
     thread = run_in_thread(worker)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     worker.stop(grace=0.2)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert worker.abandoned == 1
     assert live_workers(db) == []
     twin = chain_of(watch("it", quick, "docs.text", executor="threads"))
     try:
-        assert Worker(db, twin).run_until_idle(30).ran == 1
+        assert Worker(db, twin).run_until_idle(PATIENCE).ran == 1
     finally:
         release.set()
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("percolator-observer")])
@@ -73,7 +73,7 @@ def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.
 
     def takes_a_while(t: Transaction, cell: Cell) -> None:
         begun.set()
-        release.wait(30)
+        release.wait(PATIENCE)
 
     db = connect()
     chain = chain_of(watch("it", takes_a_while, "docs.text", executor="threads"))
@@ -86,12 +86,12 @@ def test_a_lease_is_kept_during_the_grace(connect: Connect, monkeypatch: pytest.
 
     worker = Worker(connect(), chain)
     thread = run_in_thread(worker)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     worker.stop(grace=30)
     at_the_stop = deadline() + 200_000  # what was under way just then does not count
     until(lambda: deadline() > at_the_stop)
     release.set()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_ends_within_the_grace_is_finished(db: Database) -> None:
 
     def takes_a_while(t: Transaction, cell: Cell) -> None:
         begun.set()
-        release.wait(30)
+        release.wait(PATIENCE)
         t.set("sums", "a", "n", b"done")
 
     chain = chain_of(watch("it", takes_a_while, "docs.text", executor="threads"))
@@ -108,10 +108,10 @@ def test_a_run_that_ends_within_the_grace_is_finished(db: Database) -> None:
     put(db, "a", b"1")
     worker = Worker(db, chain)
     thread = run_in_thread(worker)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     worker.stop(grace=30)
     release.set()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert worker.abandoned == 0
     assert db.snapshot().get("sums", "a", "n") == b"done"
@@ -123,18 +123,18 @@ def test_a_second_stop_may_only_shorten_the_grace(db: Database) -> None:
 
     def blocks(t: Transaction, cell: Cell) -> None:
         begun.set()
-        release.wait(60)
+        release.wait(PATIENCE)
 
     chain = chain_of(watch("it", blocks, "docs.text", executor="threads"))
     chain.create_tables(db)
     put(db, "a", b"1")
     worker = Worker(db, chain)
     thread = run_in_thread(worker)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     worker.stop(grace=60)
     worker.stop(grace=0.1)
     worker.stop(grace=60)
-    thread.join(20)
+    thread.join(PATIENCE)
     release.set()
     assert not thread.is_alive()
 
@@ -153,9 +153,9 @@ def test_tasks_of_the_hub_end_after_the_grace_too(db: Database) -> None:
     put(db, "a", b"1")
     worker = Worker(db, chain)
     thread = run_in_thread(worker)
-    assert waiting.wait(30)
+    assert waiting.wait(PATIENCE)
     worker.stop(grace=0.2)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     (lease,), _ = dirty_of(db, chain).claim(10)
     assert lease.tries == 0
@@ -170,16 +170,16 @@ def test_partitioned_workers_share_the_tablets_out(connect: Connect) -> None:
     workers = [Worker(connect(), chain, strategy="partitioned") for _ in range(2)]
     threads = [run_in_thread(worker) for worker in workers]
 
-    until(lambda: {worker.own_tablets for worker in workers} == {frozenset({0, 2}), frozenset({1, 3})}, 30)
+    until(lambda: {worker.own_tablets for worker in workers} == {frozenset({0, 2}), frozenset({1, 3})})
     workers[0].stop()
-    threads[0].join(20)
+    threads[0].join(PATIENCE)
     # What the one that has gone would have taken first is not left.
     for number in range(40):
         put(db, f"{number}", b"1")
     until(lambda: workers[1].counts.ran == 40)
-    until(lambda: workers[1].own_tablets == frozenset({0, 1, 2, 3}), 30)
+    until(lambda: workers[1].own_tablets == frozenset({0, 1, 2, 3}))
     workers[1].stop()
-    threads[1].join(20)
+    threads[1].join(PATIENCE)
 
 
 def test_a_worker_with_tablets_of_its_own_begins_there_and_ends_everywhere(db: Database) -> None:
@@ -193,7 +193,7 @@ def test_a_worker_with_tablets_of_its_own_begins_there_and_ends_everywhere(db: D
     handle = db.catalog.table("docs")
     for number in range(40):
         put(db, f"{number}", b"1")
-    counts = Worker(db, chain, width=4, strategy="partitioned", tablets=[2]).run_until_idle(30)
+    counts = Worker(db, chain, width=4, strategy="partitioned", tablets=[2]).run_until_idle(PATIENCE)
     assert counts.ran == 40
     assert set(order[: order.count(2)]) == {2}
 

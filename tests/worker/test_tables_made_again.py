@@ -21,7 +21,7 @@ from percolator_core.worker.attempt import Admission
 from percolator_core.worker.housekeeping import Stranded
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
 from tests.maintenance.test_schema_change import DOCS, write
-from tests.servers.plain import rows_apart, until
+from tests.servers.plain import PATIENCE, rows_apart, until
 
 if TYPE_CHECKING:
     from percolator_core import Database, Transaction
@@ -53,7 +53,7 @@ def test_a_worker_finds_the_table_that_was_made_again(
 def test_the_next_worker_sees_what_was_written_before_it_began(db: Database, connect: Connect) -> None:
     seen = Seen()
     chain = chain_of(watch("look", seen, "docs.text"), watch("hear", seen, "sums.dirty", mode="weak"))
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     other = connect()
     for table in chain.tables:
         other.drop_table(table.name)
@@ -63,7 +63,7 @@ def test_the_next_worker_sees_what_was_written_before_it_began(db: Database, con
         t.notify("sums", "b", "dirty")
     assert dirty_of(other, chain).backlog() == {"look": 1, "hear": 1}
     with pytest.raises(ConfigurationError, match="exists with 5 tablets"):
-        Worker(db, chain).run_until_idle(30)
+        Worker(db, chain).run_until_idle(PATIENCE)
 
 
 def test_a_worker_waits_for_a_table_that_is_missing(
@@ -148,7 +148,7 @@ class MadeAgain:
         self.other.create_table(self.table, 4, self.notify_only)
 
     def work(self) -> tuple[int, int, int]:
-        counts = Worker(self.db, self.chain).run_until_idle(30).observers["look"]
+        counts = Worker(self.db, self.chain).run_until_idle(PATIENCE).observers["look"]
         return counts.ran, counts.failed, counts.quarantined
 
 
@@ -255,7 +255,7 @@ def test_a_worker_goes_on_after_a_rename(
     with running(db, after, rolling=True) as worker:
         other.rename_column("docs", "title", "headline")
         old.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         turned = time.monotonic() - worker.stalled()
         until(lambda: time.monotonic() - worker.stalled() > turned + 0.3)
         write(other, "a", 1, headline=b"new", rank=b"r")

@@ -13,6 +13,7 @@ from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import rerun
 from percolator_core.admin.trace import Outcome, Trace, trace
 from tests.chains import chain_of, dirty_of, put, watch
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ def traced(db: Database, *observers: Observer) -> Chain:
 
 
 def drain(db: Database, chain: Chain) -> int:
-    return Worker(db, chain).run_until_idle(30).ran
+    return Worker(db, chain).run_until_idle(PATIENCE).ran
 
 
 def names(found: Trace) -> list[str]:
@@ -343,7 +344,7 @@ def test_a_table_that_was_dropped_is_not_followed(db: Database) -> None:
     chain = replace(chain_of(*observers, tables=tables), trace=True)
     chain.create_tables(db)
     put(db, "a", b"1")
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     db.drop_table("gone")
     found = trace(db, chain, "docs", "a")
     assert [(run.observer, run.written, run.changes) for run in found.runs] == [("write", 1, ())]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from percolator_core import Chain, Database, Worker
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_observers_of_typed_columns_find_and_write_rows(db: Database, typed: Typ
         t.insert(models.Document(site="a", path=1, text="to be or not"))
         t.insert(models.Document(site="a", path=2, text="to be"))
         t.insert(models.Document(site="b", path=1))
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert counts.observers["count"].ran == 2  # a null text is no cell
     snapshot = db.snapshot()
     assert snapshot.find(models.Document, site="a", path=1).words == 4
@@ -104,7 +105,7 @@ def test_observers_of_typed_columns_find_and_write_rows(db: Database, typed: Typ
     with db.transaction() as t:
         t.update(models.Document(site="a", path=1, text="to"))
         t.remove(models.Document, site="a", path=2)
-    assert Worker(db, chain).run_until_idle(30).observers["count"].ran == 2
+    assert Worker(db, chain).run_until_idle(PATIENCE).observers["count"].ran == 2
     assert db.snapshot().find(models.Site, name="a").words == 1
 
 
@@ -114,7 +115,7 @@ def test_an_undeclared_typed_write_is_refused(db: Database, typed: Typed) -> Non
     chain.create_tables(db)
     with db.transaction() as t:
         t.insert(models.Site(name="a", words=1))
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert counts.observers["undeclared"].quarantined == 1
     assert db.snapshot().find(models.Document, site="new", path=1) is None
 
@@ -124,7 +125,7 @@ def test_a_renamed_column_still_wakes_its_observers(db: Database, typed: Typed) 
     chain.create_tables(db)
     with db.transaction() as t:
         t.insert(models.Document(site="a", path=1, text="to be"))
-    Worker(db, chain).run_until_idle(30)
+    Worker(db, chain).run_until_idle(PATIENCE)
     with db.transaction() as t:
         t.insert(models.Document(site="a", path=2, text="or not to be"))  # observed after the rename
     db.rename_column(models.Document, "text", "body")
@@ -137,10 +138,10 @@ def test_a_renamed_column_still_wakes_its_observers(db: Database, typed: Typed) 
     )
     chain, models = typed.load()
     chain.create_tables(db)
-    assert Worker(db, chain).run_until_idle(30).observers["count"].ran == 1
+    assert Worker(db, chain).run_until_idle(PATIENCE).observers["count"].ran == 1
     with db.transaction() as t:
         t.update(models.Document(site="a", path=1, body="be"))
-    counts = Worker(db, chain).run_until_idle(30)
+    counts = Worker(db, chain).run_until_idle(PATIENCE)
     assert (counts.observers["count"].ran, counts.observers["count"].failed) == (1, 0)
     assert db.snapshot().find(models.Site, name="a").words == 5
 
@@ -168,6 +169,6 @@ def test_a_change_of_the_table_is_no_failure_of_the_run(db: Database, typed: Typ
     models.meanwhile = meanwhile
     with db.transaction() as t:
         t.insert(models.Document(site="a", path=1, text="to be"))
-    counts = Worker(db, chain).run_until_idle(30).observers["changed"]
+    counts = Worker(db, chain).run_until_idle(PATIENCE).observers["changed"]
     assert (counts.ran, counts.failed, counts.quarantined, counts.conflicts) == (1, 0, 0, 1)
     assert db.snapshot().find(models.Document, site="a", path=1).words == 2

@@ -12,6 +12,7 @@ import percolator_core
 from percolator_core import Cell, Worker
 from percolator_core.worker.watchdog import may_be_interrupted
 from tests.chains import chain_of, put, watch
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from percolator_core import Database, Transaction
 
 LIBRARY = percolator_core.__name__
-BETWEEN = {"guard", "release", "_limited"}
+BETWEEN = {"guard", "release", "limited"}
 """Functions that begin and end the time limit of a run."""
 
 
@@ -64,7 +65,7 @@ def decisions(db: Database, request: pytest.FixtureRequest) -> Decisions:
     def run() -> None:
         sys.setprofile(found)
         try:
-            worker.run_until_idle(timeout=60)
+            worker.run_until_idle(timeout=PATIENCE)
         finally:
             sys.setprofile(None)
 
@@ -98,5 +99,5 @@ def test_a_lock_is_never_interrupted(decisions: Decisions) -> None:
 
 def test_the_ends_of_a_time_limit_are_not_interrupted(decisions: Decisions) -> None:
     limits = {name: found for name, found in decisions.of("worker").items() if name[1] in BETWEEN}
-    assert "_limited" in {name for _, name in limits}
+    assert "limited" in {name for _, name in limits}
     assert set().union(*limits.values()) == {False}

@@ -17,7 +17,6 @@ from percolator_core.notifications.activation import live_workers
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from percolator_core import Chain, Database
 
@@ -54,9 +53,7 @@ class BackgroundWorker:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def check(self) -> None:

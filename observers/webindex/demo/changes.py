@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from observers.webindex.page import parse
 from observers.webindex.search import search
-from percolator_core.spark.loading.formats.pages import CONTENT_TYPES, page_url
+from percolator_core.loading.formats.pages import CONTENT_TYPES, page_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from observers.webindex.demo.distributions import write_site
 from percolator_core import ConfigurationError, PercolatorError
+from percolator_core.loading.records import BadRecord, Record
 from percolator_core.spark import Source, open_source
-from percolator_core.spark.loading.records import BadRecord, Record
 
 STATE: Final = "demo.json"
 

@@ -19,7 +19,7 @@ from observers.webindex.demo.crawl import Crawl
 from observers.webindex.demo.proofs import prove, queries
 from observers.webindex.demo.report import Found, Loaded, Processed, Report
 from observers.webindex.demo.update import TABLE, Update
-from observers.webindex.index import ENVIRONMENT, ServingIndex, close_indexes, open_index
+from observers.webindex.index import ServingIndex, open_index, serving_index
 from observers.webindex.search import search
 from percolator_core import Chain, ConfigurationError, Worker, connect
 from percolator_core.notifications.dirty import DirtyIndex
@@ -67,7 +67,7 @@ def run(settings: Settings, show: Show) -> Report:
     with ExitStack() as stack:
         stack.enter_context(_occupied(folder, fresh=settings.fresh))
         crawl = Crawl(folder, settings.docs)
-        stack.enter_context(_serving(folder / "serving.db"))
+        stack.enter_context(serving_index(folder / "serving.db"))
         return _Story(crawl, show, stack, settings.limit).play()
 
 
@@ -259,18 +259,3 @@ def _empty(folder: Path) -> None:
 
 def _is_lock(path: Path) -> bool:
     return path.name in {"demo.lock", "redis.users", "redis.mutex", "redis.server", "redis.watcher"}
-
-
-@contextmanager
-def _serving(path: Path) -> Iterator[None]:
-    """Let the observers in this process write into the demo's index."""
-    before = os.environ.get(ENVIRONMENT)
-    os.environ[ENVIRONMENT] = str(path)
-    try:
-        yield
-    finally:
-        close_indexes()
-        if before is None:
-            del os.environ[ENVIRONMENT]
-        else:
-            os.environ[ENVIRONMENT] = before

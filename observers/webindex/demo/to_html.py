@@ -7,7 +7,7 @@ result has only the tags below.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from html.parser import HTMLParser
 from typing import Final
@@ -230,13 +230,7 @@ class _Restructured:
         return f"<p>{self._inline(stripped)}</p>" if stripped.strip(": ") else ""
 
     def _inline(self, text: str) -> str:
-        parts: list[str] = []
-        position = 0
-        for found in _INLINE.finditer(text):
-            parts.extend((escape(text[position : found.start()], quote=False), self._span(found)))
-            position = found.end()
-        parts.append(escape(text[position:], quote=False))
-        return "".join(parts)
+        return _replaced(_INLINE, self._span, text)
 
     def _span(self, found: re.Match[str]) -> str:
         kind = found.lastgroup or ""
@@ -267,10 +261,14 @@ def _link(url: str, text: str) -> str:
 
 
 def _linked(text: str) -> str:
+    return _replaced(_URL, lambda found: _link(found[0], found[0]), text)
+
+
+def _replaced(pattern: re.Pattern[str], html_of: Callable[[re.Match[str]], str], text: str) -> str:
+    """Replace each match by its HTML, and escape the text between the matches."""
     parts: list[str] = []
     position = 0
-    for found in _URL.finditer(text):
-        parts.extend((escape(text[position : found.start()], quote=False), _link(found[0], found[0])))
+    for found in pattern.finditer(text):
+        parts += [escape(text[position : found.start()], quote=False), html_of(found)]
         position = found.end()
-    parts.append(escape(text[position:], quote=False))
-    return "".join(parts)
+    return "".join([*parts, escape(text[position:], quote=False)])

@@ -9,8 +9,8 @@ from observers.webindex.demo.crawl import COLUMNS
 from observers.webindex.demo.report import Measured
 from observers.webindex.search import search
 from percolator_core import PercolatorError
-from percolator_core.spark.loading.records import BadRecord
-from percolator_core.spark.loading.transactions import merge, remove
+from percolator_core.loading.records import BadRecord
+from percolator_core.loading.transactions import merge, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -94,7 +94,6 @@ class Following:
         return found
 
     def _committed(self, table: str, row: bytes, column: str, change: str | int) -> list[FollowedChange]:
-        """Return the changes of one column that were committed."""
         handle, store = self._db.catalog.table(table), self._db.store
         encoded = handle.encode(column)
         held = store.run(calls.held(handle.tag(row), entries=[encode_lock_mark(0, encoded, row)]))
@@ -114,16 +113,9 @@ class Following:
             is_late = cold is not None and isinstance(change, int) and cold.commit_ts > change
             versions = with_cold(versions, None if is_late else cold, limit)
         return [
-            FollowedChange(
-                table,
-                row,
-                encoded,
-                DELETE if version.value is None else PUT,
-                version.commit_ts,
-                version.start_ts,
-                not packed,
-            )
+            FollowedChange(table, row, encoded, kind, version.commit_ts, version.start_ts, not packed)
             for version in versions
+            for kind in [DELETE if version.value is None else PUT]
         ]
 
     def _before(self, tag: bytes, row: bytes, column: bytes, at: int) -> list[Version]:
@@ -296,20 +288,15 @@ class Following:
         return {one.key for one, count in zip(kept, counts, strict=True) if not count}
 
     def _count_seen(self) -> None:
-        strong = [run for run in self._runs.values() if self._mode(run) == "strong"]
-        spans = []
-        for run in strong:
-            _, table, row, column, _ = run.key
-            spans.append(
-                (FollowedChange(table, row, column, PUT, None), run.before + 1, run.version.start_ts)
-            )
+        observers = self._chain.observers
+        strong = [run for run in self._runs.values() if observers[run.key[0]].mode == "strong"]
+        spans = [
+            (FollowedChange(*run.key[1:4], PUT, None), run.before + 1, run.version.start_ts) for run in strong
+        ]
         for run, count in zip(strong, self._versions_between(spans, COLLAPSED), strict=True):
             run.seen = count
         for run in self._runs.values():
             run.seen = max(1, run.seen, run.causes)
-
-    def _mode(self, run: FollowedRun) -> str:
-        return self._chain.observers[run.key[0]].mode
 
     def _versions_between(self, spans: Sequence[tuple[FollowedChange, int, int]], most: int) -> list[int]:
         """Count the versions of cells between two commit timestamps, both included."""

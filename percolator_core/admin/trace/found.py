@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from percolator_core.runtime.html import Shown
+
 COLLAPSED: Final = 100
 """The greatest number of changes that is counted for one run."""
 
@@ -99,7 +101,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Shown):
     """The ``changes`` of a row, and the ``runs`` that they caused, sorted by start timestamp.
 
     ``uncertain`` counts changes before the safe point of garbage collection. Versions of that time have been

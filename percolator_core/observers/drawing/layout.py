@@ -1,16 +1,15 @@
 """Compute the positions of the boxes and lines of a chain's drawing, with a short form of Sugiyama's method.
 
-Layers of columns and of observers alternate from left to right, so that an observer is right of the columns
-that wake it. A line that passes a layer gets a slot there, so that it never runs behind a box. The order
-within a layer follows the order of the neighbouring layers. The y of a box is as near to the mean of its
-neighbours as possible. Lines that lead back, for example the line that closes a loop, run in lanes below the
-drawing. Positions are in pixels, y downwards.
+Layers of columns and of observers alternate from left to right. A line that passes a layer gets a slot there,
+so that it never runs behind a box. The order within a layer follows the order of the neighbouring layers. The
+y of a box is as near to the mean of its neighbours as possible. Lines that lead back run in lanes below the
+drawing. Positions are in pixels, y downwards. A drawing from top to bottom is mirrored at its diagonal.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,6 @@ CHARACTER: Final = 7.85
 MARGIN: Final = 28.0
 TITLE_HEIGHT: Final = 44.0
 
-_GAP: Final = 52.0
 _BETWEEN: Final = 18.0
 _LANE: Final = 16.0
 _ROUND: Final = 9.0
@@ -43,10 +41,11 @@ _SLOT_HEIGHT: Final = 12.0
 
 @dataclass(frozen=True, slots=True)
 class BoxSize:
-    """The height and the least width of an observer's box; a long name makes the box wider."""
+    """The height and the least width of an observer's box, and the gap between two layers."""
 
     width: float = 128.0
     height: float = 46.0
+    gap: float = 52.0
 
 
 DEFAULT_SIZE: Final = BoxSize()
@@ -67,12 +66,14 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """The y of the vertical centre."""
+        """The y of the centre."""
         return self.y + self.height / 2
 
     @property
     def label(self) -> tuple[str, str]:
-        """The text of a column's box: the table with a dot, and the name, abbreviated if it is long."""
+        """The two parts of a column's text: ``table.`` and its name; for several columns, their number."""
+        if columns := self.attributes.get("columns"):
+            return self.attributes["table"], f" {len(columns)} columns"
         return f"{self.attributes['table']}.", abbreviated(self.attributes["column"])
 
 
@@ -88,25 +89,29 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The boxes and lines of a drawing, and its width and height."""
+    """The boxes and lines of a drawing, its width and height; ``down``: the layers run from top to bottom."""
 
     name: str
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
     width: float
     height: float
+    down: bool = False
 
 
-def lay_out(graph: Graph, observer_size: BoxSize = DEFAULT_SIZE) -> Drawing:
-    """Compute the drawing of a chain's graph."""
-    layers = _layers(graph)
+def lay_out(graph: Graph, observer_size: BoxSize = DEFAULT_SIZE, *, down: bool = False) -> Drawing:
+    """Compute the drawing of a chain's graph; ``down``: the layers run from top to bottom."""
+    layers = layers_of(graph)
     boxes = {node: _box(node, layers[node], graph.nodes[node], observer_size) for node in graph}
+    if down:
+        for box in boxes.values():
+            box.width, box.height = box.height, box.width
     forward = [(s, t) for s, t in graph.edges if layers[s] < layers[t]]
     back = [(s, t) for s, t in graph.edges if layers[s] >= layers[t]]
     routes = {edge: _slots(edge, boxes) for edge in forward}
     rows = _ordered(boxes, routes.values())
     _place_down(rows, routes.values())
-    right = _place_across(rows, len(back))
+    right = _place_across(rows, len(back), observer_size.gap)
     bottom = max((box.y + box.height for row in rows for box in row), default=TITLE_HEIGHT)
     lines = [
         Line(s, t, graph.edges[s, t], _forward_path([boxes[node] for node in route]))
@@ -118,10 +123,28 @@ def lay_out(graph: Graph, observer_size: BoxSize = DEFAULT_SIZE) -> Drawing:
     if back:
         bottom += 22 + len(back) * _LANE
     seen = tuple(boxes[node] for node in graph)
-    return Drawing(str(graph.graph.get("name", "")), seen, tuple(lines), right + MARGIN, bottom + MARGIN)
+    made = Drawing(str(graph.graph.get("name", "")), seen, tuple(lines), right + MARGIN, bottom + MARGIN)
+    return _mirrored(made) if down else made
 
 
-def _layers(graph: Graph) -> dict[str, int]:
+def _mirrored(drawing: Drawing) -> Drawing:
+    """Return the drawing with x and y exchanged; the space for the title stays above it."""
+
+    def moved(point: Point) -> Point:
+        return point[1] - TITLE_HEIGHT, point[0] + TITLE_HEIGHT
+
+    for box in drawing.boxes:
+        box.x, box.y = moved((box.x, box.y))
+        box.width, box.height = box.height, box.width
+    lines = tuple(
+        replace(line, path=tuple((letter, tuple(map(moved, points))) for letter, points in line.path))
+        for line in drawing.lines
+    )
+    width, height = moved((drawing.width, drawing.height))
+    return replace(drawing, lines=lines, width=width, height=height, down=True)
+
+
+def layers_of(graph: Graph) -> dict[str, int]:
     """Return the layer of each node: even for a column, odd for an observer. Ignore declared loops."""
     waking = without_loops(graph)
     layers: dict[str, int] = {}
@@ -156,7 +179,6 @@ def _slots(edge: tuple[str, str], boxes: dict[str, Box]) -> list[str]:
 
 
 def _neighbours(routes: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the neighbours of each node in the layer before it, and in the layer after it."""
     before: dict[str, list[str]] = {}
     after: dict[str, list[str]] = {}
     for route in routes:
@@ -167,7 +189,7 @@ def _neighbours(routes: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], 
 
 
 def _ordered(boxes: Mapping[str, Box], routes: Iterable[Sequence[str]]) -> list[list[Box]]:
-    """Return the layers in an order in which few lines cross: the best order that several sweeps find."""
+    """Return the layers, each in the order with the fewest crossings that several sweeps find."""
     before, after = _neighbours(routes)
     rows: list[list[str]] = [[] for _ in range(max((box.layer for box in boxes.values()), default=-1) + 1)]
     for node, box in boxes.items():
@@ -248,9 +270,9 @@ def _settle(row: Sequence[Box], wanted: Sequence[float]) -> None:
         box.y = mean + offset - box.height / 2
 
 
-def _place_across(rows: Sequence[Sequence[Box]], lanes: int) -> float:
+def _place_across(rows: Sequence[Sequence[Box]], lanes: int, gap: float) -> float:
     """Set the x of each box; a layer is as wide as its widest box. Return the right edge."""
-    gap = _GAP + 5.0 * min(lanes, 8)
+    gap += 5.0 * min(lanes, 8)
     # Lines that lead back to the first layer need space at the left.
     left = MARGIN + (gap / 2 if lanes else 0.0)
     right = left
@@ -281,11 +303,7 @@ def _forward_path(route: Sequence[Box]) -> tuple[Step, ...]:
 def _lane_path(
     source: Box, target: Box, rows: Sequence[Sequence[Box]], lane: int, lane_y: float
 ) -> tuple[Step, ...]:
-    """Return a path that leaves the source to the right and enters the target from the left.
-
-    The path goes down in the gap after the source's layer, then back below all boxes, and then up in the gap
-    before the target's layer.
-    """
+    """Return a path that goes down after the source's layer, back below all boxes, and up to the target."""
     distance = 14.0 + 5.0 * (lane % 8)
     down = max(box.x + box.width for box in rows[source.layer]) + distance
     up = min(box.x for box in rows[target.layer]) - distance - _ROUND

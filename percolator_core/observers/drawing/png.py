@@ -36,16 +36,14 @@ def png(graph: Graph) -> bytes:
     Raises ConfigurationError without matplotlib.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigurationError(
-            "a png needs matplotlib: install percolator-core[plot], or choose svg"
+            "a png needs matplotlib: pip install 'percolator-core[plot]', or choose svg"
         ) from None
     drawing = lay_out(graph)
     width, height = size(drawing)
     figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=LIGHT["ground"])
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     _write(axes, (MARGIN, 32), drawing.name, LIGHT["title"], 17, weight="bold")

@@ -8,6 +8,7 @@ matplotlib, which the ``plot`` extra installs.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from xml.sax.saxutils import escape
 
 from percolator_core.errors import ConfigurationError, abbreviated
 from percolator_core.observers.drawing.png import png
@@ -35,8 +36,7 @@ def mermaid(graph: Graph) -> str:
     ids = {node: f"n{number}" for number, node in enumerate(graph)}
     lines = ["flowchart LR"]
     for node, attributes in graph.nodes(data=True):
-        text = _label(node, attributes)
-        text = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+        text = escape(_label(node, attributes), {'"': "&quot;"})
         shape = f'["{text}"]' if attributes["kind"] == "observer" else f'(["{text}"])'
         lines.append(f"    {ids[node]}{shape}:::{node_style(attributes)}")
     arrows = {"strong": "-->", "weak": "-.->", "writes": "-->", "reads": "-.-", "feedback": "==>|feedback|"}
@@ -51,7 +51,6 @@ def mermaid(graph: Graph) -> str:
 
 
 def _label(node: str, attributes: Mapping[str, Any]) -> str:
-    """Return the name of a node; the name of a column is abbreviated if it is long."""
     if attributes["kind"] == "observer":
         return node
     return f"{attributes['table']}.{abbreviated(attributes['column'])}"

@@ -62,11 +62,7 @@ def node_style(attributes: Mapping[str, Any]) -> str:
 
 
 def edge_style(attributes: Mapping[str, Any]) -> str:
-    """Return the style of an edge.
-
-    It is ``strong`` or ``weak`` for an edge that wakes an observer, otherwise ``feedback``, ``reads`` or
-    ``writes``.
-    """
+    """Return ``strong`` or ``weak`` for an edge that wakes, else ``feedback``, ``reads`` or ``writes``."""
     if attributes["kind"] == "observe":
         return str(attributes["mode"])
     return "feedback" if attributes.get("feedback") else str(attributes["kind"])
@@ -74,10 +70,8 @@ def edge_style(attributes: Mapping[str, Any]) -> str:
 
 def subtitle(attributes: Mapping[str, Any]) -> str:
     """Return the line below the name in an observer's box."""
-    words = [attributes["mode"]]
-    if attributes["executor"] == "threads":
-        words.append("threads")
-    return " · ".join(words)
+    mode = str(attributes["mode"])
+    return f"{mode} · threads" if attributes["executor"] == "threads" else mode
 
 
 def legend(drawing: Drawing) -> list[tuple[str, str, float, float]]:

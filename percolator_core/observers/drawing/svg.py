@@ -1,7 +1,6 @@
 """A chain's drawing as svg, without graphviz, scripts or fonts to load.
 
-`svg` makes a complete document. `parts` makes the same lines and boxes for a page, which adds styles and
-links.
+`svg` makes a complete document. `parts` makes the same for a page, which adds styles and links.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ def svg(graph: Graph) -> str:
 class BoxLink:
     """The link that a page adds to a box, with its accessible label, its id and its classes.
 
-    ``inside`` is svg for an observer's box, relative to the upper left corner of the box. It replaces the
-    line below the name.
+    ``inside`` is svg in place of the line below an observer's name, relative to the box's upper left corner.
     """
 
     href: str
@@ -85,10 +83,11 @@ class Parts:
 def parts(drawing: Drawing, link: Callable[[Box], BoxLink]) -> Parts:
     """Return the lines, boxes and legend of a drawing for a page; boxes are in reading order."""
     width, height = size(drawing)
+    in_order = sorted(drawing.boxes, key=lambda box: (box.layer, box.x if drawing.down else box.y))
     body = [
         _tips(drawing),
         *_svg_lines(drawing),
-        *(_linked_box(box, link(box)) for box in sorted(drawing.boxes, key=lambda box: (box.layer, box.y))),
+        *(_linked_box(box, link(box)) for box in in_order),
         *_svg_legend(drawing),
     ]
     return Parts((0.0, TITLE_HEIGHT, width, height - TITLE_HEIGHT), "\n".join(body))
@@ -150,9 +149,13 @@ def _linked_box(box: Box, link: BoxLink) -> str:
 
 def _column_name(box: Box) -> str:
     table, column = box.label
+    # The name of a column is stronger than its table; for several columns, the table is.
+    styles = ("cell", "table") if box.attributes.get("columns") else ("table", "cell")
     start = box.x + box.width / 2 - (len(table) + len(column)) * CHARACTER / 2
-    return _fitted("table", start, box.y + 18.5, table) + _fitted(
-        "cell", start + len(table) * CHARACTER, box.y + 18.5, column
+    # A space at the beginning of a text is not drawn, but its width counts.
+    space = len(column) - len(column.lstrip())
+    return _fitted(styles[0], start, box.y + 18.5, table) + _fitted(
+        styles[1], start + (len(table) + space) * CHARACTER, box.y + 18.5, column[space:]
     )
 
 

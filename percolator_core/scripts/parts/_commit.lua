@@ -1,4 +1,4 @@
--- Publish versions, and find the commit of a transaction. Needs layout and dirty.
+-- Find the commit of a transaction, and publish versions. Needs layout and dirty.
 
 -- True if the transaction began before the last failover: writes that it read, or its other locks, may be lost. The
 -- oracle's `floor` decides. `oracle` is {last, limit, floor} if the caller has read it. Otherwise the last of KEYS may
@@ -18,7 +18,7 @@ local function find_commit(tag, row, column, start_ts, newest)
   local commit_ts, version_start = version_times(newest)
   if commit_ts <= start_ts then return nil end
   if version_start == start_ts then return commit_ts end
-  local prefix = history_prefix(column)
+  local prefix = pack_column(column)
   local first = redis.call('ZRANGEBYLEX', tag .. 'v:' .. row,
     '[' .. prefix .. struct.pack('>I8', start_ts + 1), '(' .. prefix .. string.rep('\255', 9), 'LIMIT', 0, 1)[1]
   if not first then return nil end
@@ -26,26 +26,19 @@ local function find_commit(tag, row, column, start_ts, newest)
   return version_start == start_ts and commit_ts or nil
 end
 
--- Write a new version of a cell; the version that was newest so far moves to the history.
-local function publish(tag, row, column, newest, commit_ts, kind, start_ts, value)
-  if newest then
-    redis.call('ZADD', tag .. 'v:' .. row, '0', history_prefix(column) .. newest)
-  end
-  redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, kind, start_ts, value))
-end
-
 -- Replace the lock of start_ts on a cell by the version that it contains, and mark the cell for the observers that are
--- registered at the commit. Without such a lock, do nothing.
+-- registered at the commit. The version that was newest so far moves to the history. Without such a lock, do nothing.
 local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
   local field = lock_field(kind, start_ts, column)
   local found = redis.call('HMGET', tag .. 'r:' .. row, field, 'c' .. column)
-  local lock = found[1]
+  local lock, newest = found[1], found[2]
   if not lock or lock_start(lock) ~= start_ts then return end
   local written, value = lock_write(lock)
   if kind == NOTIFY then
     mark_weakly(tag, observers_of(tag, column), row, column, value)
   else
-    publish(tag, row, column, found[2], commit_ts, written, start_ts, value)
+    if newest then redis.call('ZADD', tag .. 'v:' .. row, '0', pack_column(column) .. newest) end
+    redis.call('HSET', tag .. 'r:' .. row, 'c' .. column, pack_version(commit_ts, written, start_ts, value))
     -- No observer watches internal columns, such as an acknowledgement's.
     if string.byte(column) ~= 255 then
       mark_strongly(tag, observers_of(tag, column), row, column, lock_age(lock), true)

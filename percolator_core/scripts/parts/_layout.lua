@@ -7,6 +7,9 @@
 
 local PUT, DELETE, NOTIFY = 0, 1, 2
 
+-- A field counts as this many bytes in addition to its name and value, because each field takes some time to read.
+local FIELD = 32
+
 local function pack_version(commit_ts, kind, start_ts, value)
   return struct.pack('>I8BI7', commit_ts, kind, start_ts) .. value
 end
@@ -40,8 +43,9 @@ local function lock_without_value(lock)
   return string.sub(lock, 1, 26 + owner_length + primary_length)
 end
 
--- Pack a column so that other bytes can follow it: its length goes in front, in four bytes. A column's name may have 64
--- KiB, and the column of an acknowledgement, which contains such a name, is longer.
+-- Pack a column so that other bytes can follow it: its length goes in front, in four bytes, since an acknowledgement's
+-- column may have more than 64 KiB. With this prefix, the older versions of all columns of a row share one sorted set,
+-- ordered by (column, commit_ts).
 local function pack_column(column)
   return struct.pack('>I4', #column) .. column
 end
@@ -67,11 +71,6 @@ end
 
 local function tombstone_field(start_ts, column)
   return 'x' .. struct.pack('>I8', start_ts) .. column
-end
-
--- The older versions of all columns of a row share one sorted set, ordered by (column, commit_ts).
-local function history_prefix(column)
-  return pack_column(column)
 end
 
 -- If `column` is that of an acknowledgement, return the observed column. Otherwise, also for the marker of a typed row,

@@ -1,6 +1,6 @@
 """Typed tables as a data source of Spark: ``spark.read.format("percolator")``.
 
-Spark imports `source`, whose docstring lists the options.
+Spark imports `source`.
 
 - Reads: `reading` plans tasks and runs them, with a `lease` that pins the snapshot.
 - Changes: `changes` reads changed rows, and `streaming` provides them as a stream.

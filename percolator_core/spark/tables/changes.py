@@ -1,10 +1,9 @@
 """The rows of a table that changed after one timestamp, up to and including a second timestamp.
 
 The store returns each row of which a cell, or the row's marker, has a version with a commit timestamp in this
-range. Then these rows are read as of the second timestamp. So a row that changed several times appears once.
-A row that was inserted and removed in the range appears as deleted. Each change is in exactly one of two
-adjacent ranges: commit timestamps rise, and the read waits for the lock of any transaction that may still
-commit in the range.
+range. Then these rows are read as of the second timestamp. So a row that changed several times appears once,
+and a row that was inserted and removed in the range appears as deleted. Each change is in exactly one of two
+adjacent ranges, because the read waits for the lock of any transaction that may still commit in the range.
 
 The rows of a base did not change after the safe point, and only a range from 0 begins below the safe point.
 So a range from 0 has all rows of the base, and any other range has none.
@@ -151,7 +150,7 @@ def _step(  # noqa: PLR0917
 
 
 def too_old(since: int) -> SnapshotTooOld:
-    """Return the error for a read of changes whose old versions were removed."""
+    """Return the error for changes whose old versions were removed."""
     return SnapshotTooOld(
         f"the changes since {since} are below the safe point, or the table was created again: read the whole "
         "table once (since=0; for a stream, a new checkpoint folder), or keep versions longer"

@@ -2,17 +2,16 @@
 
 A pin is valid until a liveness token expires (`Snapshot.__enter__`). Usually this is the token of the reading
 process. A scan of Spark has no such process: a short-lived process plans the scan, tasks in other processes
-read, and only Spark's Java, without code of this library, notices the end of the scan. So the pin has a
-separate token, a lease. The driver takes the lease when it plans the scan, and every running task renews the
-lease. The lease expires some minutes after the end of the last task, because Spark may repeat a task at any
-time: after a failure, after a loss of its output, or as a speculative copy.
+read, and only Spark's Java notices the end of the scan. So the pin has a token of its own, a lease. The
+driver takes the lease when it plans the scan, and every running task renews it. The lease expires some
+minutes after the end of the last task, because Spark may repeat a task at any time.
 
 Spark plans the scans of a query together, but runs them one after another. So a task also renews the leases
-of the other scans. All leases that were taken in the same minute share a token. A task renews three tokens:
-that of its own lease, and those of the minute before and the minute after.
+of the other scans: leases that were taken in the same minute share a token, and a task renews this token and
+those of the minute before and the minute after.
 
 A task takes its pin again at its start. If the lease has expired and garbage collection has passed the
-snapshot, the scan is refused, so that no task reads an incomplete snapshot.
+snapshot, the scan is refused.
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ def merge(
 ) -> Counter[str]:
     """Buffer the rows of one transaction as the options say; return the number of rows by outcome.
 
-    ``version`` is the version of the table when the write began, and ``since`` is the timestamp of that
-    moment. A row that another client changed later is newer than the write. If ``since`` is None, the write
-    does not check for newer rows.
+    ``version`` is the version of the table when the write began. A row that another client changed after
+    ``since`` is newer than the write; if it is None, the write does not check for newer rows.
 
     Raises:
         ConfigurationError: the definition of the table has changed since the write began.
@@ -60,9 +59,7 @@ class _Merge:
         markers = dict(zip(rows, t.versions_of(handle, list(rows), [handle.marker]), strict=True))
         value_columns = [column.name for column in handle.definition.value_columns]
         names = value_columns if mode == "remove" else list(given[0][1])
-        present = [
-            row for row, (marker,) in markers.items() if marker is not None and marker.value is not None
-        ]
+        present = [row for row, (marker,) in markers.items() if marker and marker.value is not None]
         fields = [handle.columns[name] for name in names]
         found = dict(zip(present, t.versions_of(handle, present, fields), strict=True))
         counts: Counter[str] = Counter()
@@ -70,9 +67,8 @@ class _Merge:
             (marker,) = markers[row]
             if row in found:
                 assert marker is not None
-                counts[
-                    self._merge_present(t, row, cells, marker, dict(zip(names, found[row], strict=True)))
-                ] += 1
+                stored = dict(zip(names, found[row], strict=True))
+                counts[self._merge_present(t, row, cells, marker, stored)] += 1
             else:
                 counts[self._merge_absent(t, row, cells, marker)] += 1
         return counts
@@ -114,7 +110,11 @@ class _Merge:
             return "unchanged"
         if is_newer and self._must_keep(row):
             return "kept"
-        self._change(t, row, changed if self._options.skip_unchanged else cells)
+        new = changed if self._options.skip_unchanged else cells
+        if self._handle.definition.indexes:
+            typed.update(t, self._handle, row, new)
+        else:
+            typed.write(t, self._handle, row, new, {}, {})
         return "changed"
 
     def _merge_absent(
@@ -131,7 +131,12 @@ class _Merge:
                 f"{self._handle.name} has no row {described(self._handle, row)}: write it with the option "
                 "mode_of_rows=upsert or insert"
             )
-        self._put_new(t, row, cells)
+        handle = self._handle
+        if handle.definition.indexes:
+            typed.upsert(t, handle, row, cells, {})
+        else:
+            given = {name: value for name, value in cells.items() if value is not None}
+            typed.write(t, handle, row, given, {}, {}, is_new=True)
         return "new"
 
     def _must_keep(self, row: bytes) -> bool:
@@ -146,18 +151,3 @@ class _Merge:
     def _value(self, name: str, version: Version | None) -> bytes | None:
         value = None if version is None else version.value
         return self._missing[name] if value is None else value
-
-    def _put_new(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
-        handle = self._handle
-        if handle.definition.indexes:
-            typed.upsert(t, handle, row, cells, {})
-        else:
-            given = {name: value for name, value in cells.items() if value is not None}
-            typed.write(t, handle, row, given, {}, {}, is_new=True)
-
-    def _change(self, t: Transaction, row: bytes, cells: Mapping[str, bytes | None]) -> None:
-        handle = self._handle
-        if handle.definition.indexes:
-            typed.update(t, handle, row, cells)
-        else:
-            typed.write(t, handle, row, cells, {}, {})

@@ -1,10 +1,9 @@
 """Tables with a base, read by Spark's own Parquet reader.
 
-The row sets of a base are Parquet files, so Spark reads them without Python. It reads only the columns that a
-query needs, and skips row groups by the query's predicates and the statistics of the row groups. The *delta*
-of a row is the part of the row that the store has. This module reads the deltas and joins them to the rows of
-the base by row key. Spark broadcasts the deltas to all tasks, so a table with many rows in the store is read
-by the source ``percolator`` instead.
+The row sets of a base are Parquet files, so Spark reads them without Python, and only the columns and row
+groups that a query needs. The *delta* of a row is the part of the row that the store has. This module reads
+the deltas and joins them to the rows of the base by row key. Spark broadcasts the deltas to all tasks, so a
+table with many rows in the store is read by the source ``percolator`` instead.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from percolator_core.schema.definitions import Column
 from percolator_core.schema.predicates import COMPARE, Bound, Group, columns_of
 from percolator_core.schema.types import column_type
 from percolator_core.spark.tables.fields import spark_type
-from percolator_core.tables.arrow_values import of_values, pyarrow
+from percolator_core.tables.arrow_values import pyarrow
 from percolator_core.transaction.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -77,9 +76,8 @@ def read_native(
 ) -> DataFrame | None:
     """Return the rows of a typed table at a snapshot; None if the source ``percolator`` has to read them.
 
-    The DataFrame can be used for an hour. After that time, files that the base no longer needs are removed.
-
-    Raises the errors of a select.
+    The DataFrame can be used for an hour: then files that the base no longer needs are removed. Raises the
+    errors of a select.
     """
     if not _is_readable(snapshot, handle):
         return None
@@ -159,11 +157,11 @@ class _Table:
     def deltas(self, spark: SparkSession, parts: _Parts) -> DataFrame:
         """Return the deltas, one row for each.
 
-        For each column of the table, a delta has the value, and a flag that is True if the store has this
-        value. Two more flags: one is True if the row is removed, the other if only the store has the row.
+        Each column has a value, and a flag that is True if the store has this value. Two more flags: one is
+        True if the row is removed, the other if only the store has the row.
         """
         pa = pyarrow()
-        from percolator_core.tables.arrow_keys import KeyParts  # it needs pyarrow
+        from percolator_core.tables.arrow_columns import KeyParts, of_values  # it needs pyarrow
 
         keys = pa.array(parts.deltas, pa.binary())
         cells: dict[bytes, tuple[list[int], list[bytes | None]]] = defaultdict(lambda: ([], []))
@@ -251,6 +249,8 @@ def _named(column: Column, expression: str) -> SparkColumn:
 
 def _literal(column: Column, encoded: bytes) -> SparkColumn:
     from pyspark.sql import functions
+
+    from percolator_core.tables.arrow_columns import of_values  # it needs pyarrow
 
     kind = column_type(column.type)
     [value] = of_values(kind, [encoded]).to_pylist()

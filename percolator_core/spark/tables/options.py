@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypeVar, get_args
 
+from percolator_core.database import Database, connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.records import MAX_TIMESTAMP
 from percolator_core.store import StoreUrl
@@ -38,14 +39,14 @@ class Place:
     namespace: str
     table: str
 
+    def connect(self) -> Database:
+        """Connect to the store."""
+        return connect(self.url, self.namespace)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The rows and columns to read.
-
-    ``at`` and ``since`` are timestamps in microseconds, or None by default. A ``since`` of 0 is before all
-    commits. ``lease`` is in seconds.
-    """
+    """The rows and columns to read. Times are in microseconds; a ``since`` of 0 is before all commits."""
 
     place: Place
     at: int | None = None
@@ -58,7 +59,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. ``since`` is a timestamp, or None by default."""
+    """The options of a write."""
 
     place: Place
     mode: RowMode = "upsert"
@@ -115,8 +116,7 @@ def _place(found: Mapping[str, str]) -> Place:
                 f"the option {name!r} is missing: add .option({name!r}, …), such as {example}"
             )
     # Executors and the driver may have different current directories.
-    url = StoreUrl(absolute(found["url"]))
-    return Place(url, found.get("namespace", "default"), found["table"])
+    return Place(StoreUrl(absolute(found["url"])), found.get("namespace", "default"), found["table"])
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -4,9 +4,6 @@ When the driver plans a query, it chooses the timestamp and pins it (`percolator
 sends each task the timestamp and the pieces of the table to read. So all tasks of a read see the same
 snapshot, also when they are repeated. Two reads in one query have two snapshots, unless both get the same
 ``at``, as with `percolator_core.spark.snapshot_views`.
-
-The driver raises the errors of a read while it plans the read: an unknown table, an invalid filter, or a
-snapshot that garbage collection has passed.
 """
 
 from __future__ import annotations
@@ -18,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from percolator_core.catalog.table_handle import TableHandle, stands
-from percolator_core.database import Database, connect
+from percolator_core.catalog.table_handle import TableHandle, base_below
+from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.expression import parse
@@ -44,15 +41,6 @@ _BATCH_BYTES: Final = 4 << 20
 """The approximate size of the batches for Spark. Spark's own batches have 10,000 rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The plan of a read, without a snapshot. ``bound`` is the filter, bound to the table."""
-
-    definition: TableDefinition
-    columns: tuple[Column, ...]
-    bound: Bound | None
-
-
 @dataclass(frozen=True, repr=False)
 class Share(InputPartition):
     """The work of one task, which the driver plans.
@@ -69,6 +57,75 @@ class Share(InputPartition):
     by_index: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a read, without a snapshot. ``bound`` is the filter, bound to the table."""
+
+    options: ReadOptions
+    schema: StructType
+    definition: TableDefinition
+    columns: tuple[Column, ...]
+    bound: Bound | None
+
+    def shares(self, db: Database, at: int | None, since: int | None) -> list[InputPartition]:
+        """Plan the tasks of a read of the snapshot at a timestamp, by default a fresh one.
+
+        Raises:
+            SnapshotTooOld: garbage collection has passed the snapshot.
+            ConfigurationError: the snapshot is in the future, or before ``since``; or the table's definition
+                has changed since the read was planned.
+        """
+        if at is not None and at > db.timestamp():
+            raise ConfigurationError(
+                f"the snapshot at {at} is in the future: leave the option 'at' out to read the newest "
+                "snapshot"
+            )
+        lease = take_lease(db, at, since or None, self.options.lease)
+        if since is not None and since > lease.at:
+            raise ConfigurationError(
+                f"the changes since {since} are after the snapshot at {lease.at}: give an earlier 'since', "
+                "or a later 'at'"
+            )
+        snapshot = Snapshot(db.client, lease.at)
+        handle = snapshot.handle_of(self.options.place.table)
+        if handle.definition != self.definition:
+            raise _changed(handle)
+        wanted = pieces(self.definition, self.bound)
+        must_be_whole(db, handle, wanted, lease.at, since or None)
+        if since is None and _index(snapshot, self._query(handle)) is not None:
+            return [Share(lease, handle.version, tuple(wanted), by_index=True)]
+        shared = shared_out(wanted, self.options.partitions)
+        return [Share(lease, handle.version, share, since) for share in shared]
+
+    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a share, in an executor, as batches in Spark's types."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if not isinstance(share, Share):  # for an empty list of shares Spark runs one task
+            return
+        arrow_schema = to_arrow_schema(self.schema, timezone="UTC")
+        with self.options.place.connect() as db, share.lease.kept(db):
+            handle = typed_table(db, self.options.place.table)
+            if handle.version != share.version:
+                raise _changed(handle)
+            snapshot = Snapshot(db.client, share.lease.at)
+            query = self._query(handle)
+            index = _index(snapshot, query) if share.by_index else None
+            if share.since is not None:
+                found = changed_rows(db, snapshot, query, share.pieces, share.since)
+            elif index is not None:
+                some = by_index(snapshot, index)
+                found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
+            else:
+                found = (batch for piece in share.pieces for batch in read_batches(snapshot, query, [piece]))
+            for batch in _join(found):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow_schema)
+
+    def _query(self, handle: TableHandle) -> Query:
+        return Query(handle, self.columns, self.bound)
+
+
 def plan_read(options: ReadOptions, schema: StructType) -> Plan:
     """Plan a read by its options.
 
@@ -77,7 +134,7 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
         readable.
         ValueError: the filter is not valid.
     """
-    with connect(options.place.url, options.place.namespace) as db:
+    with options.place.connect() as db:
         definition = typed_table(db, options.place.table).definition
     columns = _columns(definition, schema, changes=options.since is not None)
     bound = bind(parse(options.filter, definition), definition) if options.filter else None
@@ -86,59 +143,25 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
             "a filter of changes may use only columns of the key, because a deleted row has no others: "
             "filter the DataFrame instead"
         )
-    return Plan(definition, columns, bound)
+    return Plan(options, schema, definition, columns, bound)
 
 
 class TableReader(DataSourceReader):
     """Reads a snapshot, or the changes up to the snapshot. Spark sends the reader to tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
         self.plan = plan_read(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks, over one pinned snapshot."""
-        with as_sentence():
-            options = self.options
-            with connect(options.place.url, options.place.namespace) as db:
-                return shares_of(db, options, self.plan, options.at, options.since)
+        options = self.plan.options
+        with as_sentence(), options.place.connect() as db:
+            return self.plan.shares(db, options.at, options.since)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""
         with as_sentence():
-            yield from read_share(self.options, self.schema, self.plan, partition)
-
-
-def shares_of(
-    db: Database, options: ReadOptions, plan: Plan, at: int | None, since: int | None
-) -> list[InputPartition]:
-    """Plan the tasks of a read of the snapshot at a timestamp, by default a fresh one.
-
-    Raises:
-        SnapshotTooOld: garbage collection has passed the snapshot.
-        ConfigurationError: the snapshot is in the future, or before ``since``; or the table's definition has
-            changed since the read was planned.
-    """
-    if at is not None and at > db.timestamp():
-        raise ConfigurationError(
-            f"the snapshot at {at} is in the future: leave the option 'at' out to read the newest snapshot"
-        )
-    lease = take_lease(db, at, since or None, options.lease)
-    if since is not None and since > lease.at:
-        raise ConfigurationError(
-            f"the changes since {since} are after the snapshot at {lease.at}: give an earlier 'since', or a "
-            "later 'at'"
-        )
-    snapshot = Snapshot(db.client, lease.at)
-    handle = snapshot.handle_of(options.place.table)
-    if handle.definition != plan.definition:
-        raise _changed(handle)
-    wanted = pieces(plan.definition, plan.bound)
-    must_be_whole(db, handle, wanted, lease.at, since or None)
-    if since is None and _index(snapshot, Query(handle, plan.columns, plan.bound)) is not None:
-        return [Share(lease, handle.version, tuple(wanted), by_index=True)]
-    return [Share(lease, handle.version, share, since) for share in shared_out(wanted, options.partitions)]
+            yield from self.plan.read(partition)
 
 
 def _changed(handle: TableHandle) -> ConfigurationError:
@@ -161,40 +184,8 @@ def shared_out(wanted: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
     return [tuple(wanted[low:high]) for low, high in pairwise(bounds)]
 
 
-def read_share(
-    options: ReadOptions, schema: StructType, plan: Plan, share: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a share, in an executor, as batches in Spark's types."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    if not isinstance(share, Share):  # for an empty list of shares Spark runs one task
-        return
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    with connect(options.place.url, options.place.namespace) as db, share.lease.kept(db):
-        handle = typed_table(db, options.place.table)
-        if handle.version != share.version:
-            raise _changed(handle)
-        snapshot = Snapshot(db.client, share.lease.at)
-        query = Query(handle, plan.columns, plan.bound)
-        index = _index(snapshot, query) if share.by_index else None
-        if share.since is not None:
-            found = changed_rows(db, snapshot, query, share.pieces, share.since)
-        elif index is not None:
-            some = by_index(snapshot, index)
-            found = (from_rows(query.columns, [values for _, values in rows]) for rows in some)
-        else:
-            found = (batch for piece in share.pieces for batch in read_batches(snapshot, query, [piece]))
-        for batch in _join(found):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow_schema)
-
-
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches and divide large ones.
-
-    Each batch costs time, so the batches of steps that return few rows are joined. A batch is in memory as a
-    whole, so large batches are divided: in a table with a base, a step may return many rows.
-    """
+    """Join small batches, because each costs time; divide large ones, because each is wholly in memory."""
     some: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -243,9 +234,9 @@ def must_be_whole(
     """Raise SnapshotTooOld if garbage collection may have removed versions that a read needs."""
     commands = [handle.standings[number] for number in sorted({piece.tablet for piece in wanted})]
     standings = db.store.call_many(commands, 500)
-    if since is not None and not all(stands(one, since) for one in standings):
+    if since is not None and any(base_below(one, since) is None for one in standings):
         raise too_old(since)
-    if not all(stands(one, at) for one in standings):
+    if any(base_below(one, at) is None for one in standings):
         raise SnapshotTooOld(
             f"the snapshot at {at} is below the safe point: garbage collection has passed it, or the table "
             "or one of its columns was dropped: read a newer snapshot, or leave the option 'at' out"

@@ -7,29 +7,9 @@
     spark.readStream.format("percolator").option("since", "0")…
     frame.writeStream.format("percolator")…
 
-==================  ==========================================================================================
-``url``             the store
-``namespace``       the table's namespace; the default is ``default``
-``table``           the name of a typed table
-``at``              read: the snapshot, in microseconds or as a time with its zone; by default the beginning
-                    of the DataFrame's first query
-``since``           read: the rows that changed after this timestamp, up to ``at``; ``0`` means all changes.
-                    Adds the columns ``_commit_timestamp`` and ``_deleted``. Required for a stream
-``columns``         read: only these columns, with commas between them
-``filter``          read: only rows for which this is true, as for ``percolator scan``
-``partitions``      read: the limit of tasks; by default two for each core of the driver's machine, at least 4
-``lease``           seconds for which a snapshot stays pinned without a running task; 600 by default
-``mode_of_rows``    write: ``upsert`` (the default), ``insert``, ``update`` or ``remove``
-``newer``           write: if another client has changed a row since the write began: ``keep`` that row (the
-                    default), ``overwrite`` it, or ``fail``
-``since``           write: the timestamp of the snapshot from which the rows were computed; for ``newer``,
-                    the write began then
-``skip_unchanged``  write: ``true`` (the default) writes only cells that differ
-==================  ==========================================================================================
-
-Spark does not report to a Python data source which columns a query needs: name them with ``columns``. The
-source cannot choose the machine of a task. The store evaluates ``filter``; Spark itself evaluates the filters
-of a query.
+`percolator_core.spark.tables.options` parses the options, which docs/how-to/spark.md lists. The source cannot
+choose the machine of a task. The store evaluates the option ``filter``; Spark itself evaluates the filters of
+a query.
 
 Spark plans a DataFrame in the first query, and keeps the plan: later queries of the same DataFrame see the
 same snapshot.
@@ -41,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definitions import Column
 from percolator_core.spark.tables.changes import CHANGE_COLUMNS, as_changed
@@ -58,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TableSource(DataSource):
-    """The data source; the module's docstring lists its options."""
+    """The data source."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,9 +48,9 @@ class TableSource(DataSource):
         """Return the schema of a read."""
         with as_sentence():
             options = read_options(self.options)
-            with connect(options.place.url, options.place.namespace) as db:
+            with options.place.connect() as db:
                 definition = typed_table(db, options.place.table).definition
-            columns: list[Column] = list(definition.columns)
+            columns: list[Column] = list(definition.shown_columns)
             if options.columns is not None:
                 columns = [definition.column(name) for name in options.columns]
             if options.since is not None:

@@ -1,9 +1,9 @@
 """Streams of a table's changes: offsets are timestamps.
 
-A micro-batch has the rows that changed after its start, up to and including its end, which is a fresh
-timestamp. Spark stores start and end before it runs the batch, so a repeated batch reads the same changes.
-While the query runs, its process in the driver pins the changes that were not read yet. A stopped query can
-continue if garbage collection has not passed its last offset.
+A micro-batch has the rows that changed after its start, up to and including its end. Spark stores both before
+it runs the batch, so a repeated batch reads the same changes. While the query runs, its process in the driver
+pins the changes that were not read yet. A stopped query can continue if garbage collection has not passed its
+last offset.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from percolator_core.database import Database, connect
+from percolator_core.database import Database
 from percolator_core.schema.partitions import pieces
 from percolator_core.spark.tables.changes import changed_keys
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.options import ReadOptions
-from percolator_core.spark.tables.reading import Plan, plan_read, read_share, shares_of
+from percolator_core.spark.tables.reading import plan_read
 from percolator_core.tables.query import Query
 from percolator_core.transaction.snapshot import Snapshot
 
@@ -42,9 +42,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes. For each query one process of the driver has a reader, and tasks get copies."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
-        self.plan: Plan = plan_read(options, schema)
+        self.plan = plan_read(options, schema)
         self._db: Database | None = None
         self._pinned = ExitStack()
         self._pin_at = 0
@@ -52,11 +50,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._advanced = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "schema": self.schema, "plan": self.plan}
+        return {"plan": self.plan}
 
     def initialOffset(self) -> dict[str, int]:
         """Return the option ``since``."""
-        return {_OFFSET: self.options.since or 0}
+        return {_OFFSET: self.plan.options.since or 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Choose the timestamp at which the query ends. Later commits are not read."""
@@ -82,12 +80,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with as_sentence():
             if start[_OFFSET] >= end[_OFFSET]:
                 return []
-            return shares_of(self._store(), self.options, self.plan, end[_OFFSET], start[_OFFSET])
+            return self.plan.shares(self._store(), end[_OFFSET], start[_OFFSET])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changed rows of one task."""
         with as_sentence():
-            yield from read_share(self.options, self.schema, self.plan, partition)
+            yield from self.plan.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
         """Release the old versions that were kept for the batches up to ``end``: Spark has processed them."""
@@ -103,7 +101,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _store(self) -> Database:
         if self._db is None:
-            self._db = connect(self.options.place.url, self.options.place.namespace)
+            self._db = self.plan.options.place.connect()
         return self._db
 
     def _pin(self, since: int) -> None:
@@ -115,8 +113,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before.close()
 
     def _is_changed(self, db: Database, since: int, now: int) -> bool:
-        handle = typed_table(db, self.options.place.table)
-        query = Query(handle, (), self.plan.bound)
-        wanted = pieces(self.plan.definition, self.plan.bound)
+        plan = self.plan
+        query = Query(typed_table(db, plan.options.place.table), (), plan.bound)
+        wanted = pieces(plan.definition, plan.bound)
         found = changed_keys(db, Snapshot(db.client, now), query, wanted, since)
         return next(found, None) is not None

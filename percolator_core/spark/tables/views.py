@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -132,7 +132,8 @@ def _native(  # noqa: PLR0917
         with db.snapshot(at) as snapshot:
             handle = typed_table(db, table)
             definition = handle.definition
-            wanted = [definition.column(name) for name in dict.fromkeys(columns or definition.by_name)]
+            names = dict.fromkeys(columns or [one.name for one in definition.shown_columns])
+            wanted = [definition.column(name) for name in names]
             predicate = parse(where, definition) if isinstance(where, str) else where
             bound = None if predicate is None else bind(predicate, definition)
             return read_native(spark, snapshot, handle, wanted, bound)
@@ -144,12 +145,9 @@ def _text(url: str, namespace: str, table: str, where: Predicate) -> str:
     with connect(url, namespace) as db:
         definition = typed_table(db, table).definition
     wanted = bind(where, definition)
-    try:
-        same = bind(parse(text, definition), definition) == wanted
-    except ValueError:
-        same = False
-    if not same:
-        raise ConfigurationError(
-            f"the predicate {text} cannot be written as a text: filter the DataFrame instead"
-        )
-    return text
+    with suppress(ValueError):
+        if bind(parse(text, definition), definition) == wanted:
+            return text
+    raise ConfigurationError(
+        f"the predicate {text} cannot be written as a text: filter the DataFrame instead"
+    )

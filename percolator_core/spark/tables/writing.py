@@ -4,10 +4,8 @@ The driver takes a timestamp when a write begins, and sends it to all tasks. A t
 writes only cells that differ. So a repeated task, or a concurrent copy of a task, writes nothing twice, and
 an unchanged row starts no observer. By default (option ``newer``) the write leaves a row alone if another
 client changed it after the write began. So a late copy of a task cannot undo newer changes. This check costs
-a read of one cell of each new row, and of all cells of each existing row. If the rows were computed from a
-snapshot, give its timestamp with the option ``since``: then all later changes of other clients stay.
-
-The check needs old versions, which a lease pins (`percolator_core.spark.tables.lease`).
+a read of one cell of each new row, and of all cells of each existing row. It needs old versions, which a
+lease pins (`percolator_core.spark.tables.lease`).
 
 A stream has no such timestamp, because its batches may write the same rows several times. The last commit
 wins, so a batch that is repeated after a failure may undo a change by another client.
@@ -32,11 +30,10 @@ from pyspark.sql.datasource import (
 )
 
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError
+from percolator_core.loading.repeatable import in_groups, run
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.partitions import whole
-from percolator_core.spark.loading.repeatable import in_groups, run
 from percolator_core.spark.tables.errors import as_sentence
 from percolator_core.spark.tables.fields import typed_table
 from percolator_core.spark.tables.lease import Lease, take_lease
@@ -63,8 +60,7 @@ _log = logging.getLogger(__name__)
 class WriteJob:
     """The description of a write, for its tasks.
 
-    The write looks for rows that another client changed after the timestamp ``since``. None means that it
-    does not look for them, as in a stream or with ``newer=overwrite``.
+    The write looks for rows that another client changed after ``since``. None means that it does not look.
     """
 
     options: WriteOptions
@@ -75,10 +71,7 @@ class WriteJob:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The outcome of a task: the number of new, changed, unchanged, removed and kept rows.
-
-    A kept row is newer than the write. Rows that are written without a read count as ``written``.
-    """
+    """The outcome of a task: the number of rows by outcome (`merge`)."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -90,9 +83,8 @@ def begin_write(options: WriteOptions, schema: StructType, *, stream: bool = Fal
         UnknownTable, UnknownColumn, ConfigurationError: the schema does not fit. Nothing was written.
         SnapshotTooOld: garbage collection has passed the option ``since``.
     """
-    place = options.place
-    with connect(place.url, place.namespace) as db:
-        handle = typed_table(db, place.table)
+    with options.place.connect() as db:
+        handle = typed_table(db, options.place.table)
         _check(handle.definition, schema, options)
         lease = take_lease(db, None, options.since, options.lease)
         must_be_whole(db, handle, whole(handle.definition), lease.oldest, None)
@@ -116,7 +108,8 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
         )
     if options.mode in {"upsert", "insert"}:
         for column in definition.value_columns:
-            if column.name not in given and not column.nullable and column.missing is None:
+            has_default = column.nullable or column.missing is not None or column.default is not None
+            if column.name not in given and not has_default:
                 raise ConfigurationError(
                     f"{definition.name}: the column {column.name!r} is missing, and a new row needs this "
                     "column: add it, or write with the option mode_of_rows=update"
@@ -140,7 +133,7 @@ class TableWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Report the outcome of all tasks."""
-        report(self.job, messages)
+        _report(self.job, messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -148,32 +141,28 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
         """Report the outcome of a batch."""
-        report(self.job, messages)
+        _report(self.job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing, because Spark writes an incomplete batch again."""
 
 
-def report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
+def _report(job: WriteJob, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Log the number of kept rows, in the driver."""
-    counts: Counter[str] = Counter()
-    for message in messages:
-        if isinstance(message, Written):
-            counts.update(message.counts)
-    if counts["kept"]:
+    kept = sum(message.counts["kept"] for message in messages if isinstance(message, Written))
+    if kept:
         _log.warning(
             "%s: other clients have changed %d rows since the write began; the write did not change them",
             job.options.place.table,
-            counts["kept"],
+            kept,
         )
 
 
 def write_rows(job: WriteJob, given: Iterable[pa.RecordBatch]) -> Written:
     """Write the rows of one task, in an executor."""
-    place = job.options.place
     written = Written()
-    with connect(place.url, place.namespace) as db, job.lease.kept(db):
-        handle = typed_table(db, place.table)
+    with job.options.place.connect() as db, job.lease.kept(db):
+        handle = typed_table(db, job.options.place.table)
 
         def write(rows: Sequence[Row]) -> Counter[str]:
             return run(db, partial(merge, job.options, job.version, job.since, rows))

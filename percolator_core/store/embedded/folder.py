@@ -54,21 +54,12 @@ _OURS = ("redis.", "appendonly", "temp-", "dump.rdb")
 
 def settings(folder: Path) -> bytes:
     """Return the server's configuration file. Any name of a folder works, even one with newlines."""
-
-    def quoted(text: bytes) -> bytes:
-        plain = (0x20 < byte < 0x7F and byte not in b"\"'\\" for byte in text)
-        return b"".join(
-            b"%c" % byte if keep else b"\\x%02x" % byte for byte, keep in zip(text, plain, strict=True)
-        )
-
-    lines = []
-    for line in _SETTINGS.encode().splitlines():
-        name, space, value = line.partition(b" ")
-        if b"{" in value:
-            value = b'"' + value.replace(b"{folder}", quoted(os.fsencode(folder))) + b'"'
-        lines.append(name + space + value + b"\n")
-    lines += [b"%s %d\n" % (name.encode(), value) for name, value in COMPACT.items()]
-    return b"".join(lines)
+    quoted = "".join(
+        chr(byte) if 0x20 < byte < 0x7F and byte not in b"\"'\\" else f"\\x{byte:02x}"
+        for byte in os.fsencode(folder)
+    )
+    compact = "".join(f"{name} {value}\n" for name, value in COMPACT.items())
+    return (_SETTINGS.format(folder=f'"{quoted}"') + compact).encode()
 
 
 def prepare(folder: Path) -> None:

@@ -98,13 +98,9 @@ class EmbeddedServer:
         return server
 
     def ensure_running(self) -> None:
-        """Start the server again if it has died, and wait until it is ready.
+        """Start the server again if it has died, and wait until it is ready. For use after a lost connection.
 
-        Call it after the connection was lost.
-
-        Raises:
-            ConfigurationError: as `join`.
-            StoreUnavailable: as `join`; or this user has left; or another store has taken the folder's place.
+        Raises as `join`, and StoreUnavailable if this user has left or the folder belongs to another store.
         """
         if self._users is None:
             raise StoreUnavailable(f"the embedded store in {self.folder} was closed: connect again")
@@ -117,11 +113,7 @@ class EmbeddedServer:
                 self.serve()
 
     def check_folder(self) -> None:
-        """Check that the folder is still the one that this user has joined.
-
-        Raises:
-            StoreUnavailable: the folder was renamed or removed, and another store has its path now.
-        """
+        """Raise StoreUnavailable if the folder was replaced by another store since this user has joined."""
         if self._users is not None and not self._users.is_file(self.folder / USERS):
             raise StoreUnavailable(
                 f"{self.folder} was replaced by another store since this one was connected: connect again"

@@ -11,18 +11,20 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import structlog
 
+from percolator_core import telemetry
 from percolator_core.database import connect
 from percolator_core.errors import StoreUnavailable
 from percolator_core.notifications.dirty import DirtyIndex, Lease
-from percolator_core.observers import Chain, guards
+from percolator_core.observers import Chain
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import Attempts, ObserverCounts
-from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
+from percolator_core.worker.offload.messages import Broken, Done, Logged, Orders, Signal, Term
 from percolator_core.worker.runs import EndedRun
 from percolator_core.worker.watchdog import Deadline, Watchdog
 
@@ -44,6 +46,8 @@ def main() -> None:
             return  # the parent has ended, or does not need this process any more
         except Exception as error:  # noqa: BLE001 - the parent reports it
             pipe.send(_broken(error))
+        finally:
+            telemetry.flush()
 
 
 class _Pipe:
@@ -70,13 +74,13 @@ class _ReportingWatchdog(Watchdog):
         self.lease: Lease | None = None
 
     def guard(self, deadline: Deadline) -> None:
-        self._pipe.send(Began())
+        self._pipe.send(Signal.BEGAN)
         super().guard(deadline)
 
     def release(self, deadline: Deadline) -> None:
         super().release(deadline)
         try:
-            self._pipe.send(Left())
+            self._pipe.send(Signal.LEFT)
             term = self._pipe.recv()
         except (EOFError, OSError):
             return  # the parent has ended; the run commits nevertheless
@@ -93,10 +97,8 @@ def _serve(pipe: _Pipe, orders: Orders) -> None:
         habits = {name: Habits() for name in chain.observers} if orders.prefetch else None
         dirty = DirtyIndex(db.client, chain.observed)
         ended: list[EndedRun] = []
-        attempts = Attempts(
-            db.client, dirty, guards(chain), counts, habits, traced=chain.trace, listener=ended.append
-        )
-        pipe.send(Up())
+        attempts = Attempts(db.client, dirty, chain, counts, habits, listener=ended.append)
+        pipe.send(Signal.UP)
         while True:
             lease = pipe.recv()
             assert isinstance(lease, Lease)
@@ -124,10 +126,8 @@ def _send_logs_through(pipe: _Pipe) -> None:
         # The type is compared exactly: the parent cannot unpickle a subclass, such as an enumeration of the
         # user.
         fields = {key: value if type(value) in _PLAIN else str(value) for key, value in event.items()}
-        try:
+        with suppress(OSError):  # the parent has ended: not a failure of the observer that logs
             pipe.send(Logged(level, str(fields.pop("event", "")), fields))
-        except OSError:
-            pass  # the parent has ended: not a failure of the observer that logs
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.processors.format_exc_info, send])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from percolator_core.worker.attempt import ObserverCounts
@@ -22,30 +23,19 @@ class Orders:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
-    """The child is ready for leases, one at a time."""
+class Signal(Enum):
+    """The messages of a child that have no content."""
 
-
-@dataclass(frozen=True, slots=True)
-class Began:
-    """The observer's own code begins, and its timeout starts.
-
-    Each repetition after a conflict sends this again.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The observer's own code has ended. The child waits for a `Term` before it commits."""
+    UP = "ready for leases, one at a time"
+    BEGAN = (
+        "the observer's own code begins, and its timeout starts: again at each repetition after a conflict"
+    )
+    LEFT = "the observer's own code has ended, and the child waits for a Term before it commits"
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The current deadlines of the lease, which the worker renews.
-
-    The command that clears the mark of a weak observer needs these deadlines.
-    """
+    """The current deadlines of the lease, which clearing the mark of a weak observer needs."""
 
     deadline: int
     before: int

@@ -15,7 +15,7 @@ from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import Chain
 from percolator_core.runtime.exit import ending_of
 from percolator_core.runtime.log import Log
-from percolator_core.worker.offload.messages import Began, Broken, Done, Left, Logged, Orders, Term, Up
+from percolator_core.worker.offload.messages import Broken, Done, Logged, Orders, Signal, Term
 
 _PROGRAM: Final = "percolator_core.worker.offload.child"
 
@@ -23,11 +23,7 @@ START: Final = 60.0
 """Seconds in which a child must start. Before the observer's code, and after it, the same limit holds."""
 
 GRACE: Final = 2.0
-"""The child interrupts a run at its timeout. If it is still late after this many seconds, it is killed.
-
-As in the worker itself the timeout covers the observer's own code only. It starts again when the run is
-repeated after a conflict, and it does not cover the commit.
-"""
+"""The child interrupts a run at its timeout. If it is still late after this many seconds, it is killed."""
 
 log = Log("percolator.worker")
 
@@ -37,7 +33,7 @@ class RunLost(PercolatorError):
 
 
 class _Child:
-    """One child process. One thread at a time uses it; any thread may kill it."""
+    """A child process. One thread at a time uses it; any thread may kill it."""
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
@@ -49,12 +45,12 @@ class _Child:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
 
     def start(self, orders: Orders) -> None:
-        """Wait until the child is ready. Raise as `Offload.run`."""
+        """Wait until the child is ready."""
         self._send(orders)
-        self._receive("was not ready")
+        ready = self._receive("was not ready")
+        assert ready is Signal.UP
 
     def run(self, lease: Lease, timeout: float) -> Done:
-        """Run the observer of a cell. Raise as `Offload.run`."""
         self._send(lease)
         done = self._receive("did not end its run", lease, timeout)
         assert isinstance(done, Done)
@@ -82,22 +78,21 @@ class _Child:
         except OSError:
             raise self._died() from None
 
-    def _receive(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> Up | Done:
+    def _receive(self, what: str, lease: Lease | None = None, timeout: float = 0.0) -> object:
         seconds, since = START, time.monotonic()
         while True:
             message = self._next_message(seconds, since, what)
             if isinstance(message, Logged):
                 log.relay(message.level, message.event, message.fields)
-            elif isinstance(message, Began):
+            elif message is Signal.BEGAN:
                 seconds, since = timeout + GRACE, time.monotonic()
-            elif isinstance(message, Left):
+            elif message is Signal.LEFT:
                 assert lease is not None
                 self._send(Term(lease.deadline, lease.before))
                 seconds, since = START, time.monotonic()
             elif isinstance(message, Broken):
                 raise _error_of(message)
             else:
-                assert isinstance(message, Up | Done)
                 return message
 
     def _next_message(self, seconds: float, since: float, what: str) -> object:
@@ -150,10 +145,7 @@ class Offload:
         return done
 
     def close(self, *, kill: bool) -> None:
-        """With ``kill``, kill all children; otherwise let them end. Idempotent.
-
-        ``kill`` may be False only if no run is under way.
-        """
+        """With ``kill``, kill all children; otherwise, if no run is under way, let them end. Idempotent."""
         with self._lock:
             self._closed = True
             children, self._every, self._idle = self._every, set(), []

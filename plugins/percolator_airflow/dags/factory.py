@@ -14,8 +14,7 @@ from percolator_airflow.dags.load import load_dag
 from percolator_airflow.dags.maintain import maintain_dag
 from percolator_airflow.dags.monitor import monitor_dag
 from percolator_airflow.dags.observe import observe_dag
-from percolator_airflow.dags.plan import EPOCH, Plan
-from percolator_airflow.dags.settings import CALL, merged
+from percolator_airflow.dags.plan import CALL, EPOCH, Plan, merged
 from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:

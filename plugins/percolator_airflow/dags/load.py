@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, AssetAlias, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from percolator_airflow.assets import table_asset
 from percolator_airflow.operators.load import LoadOperator
 from percolator_core.observers.scheduling import FORMATS
 
@@ -49,7 +48,6 @@ def load_dag(plan: Plan) -> DAG:
     tables = list(dict.fromkeys(source.table for source in block.sources))
     known = sorted({*tables, *(table.name for table in plan.chain.tables)})
     tasks = task_ids(tables)
-    conn_id, namespace = plan.settings.connection, plan.settings.namespace or plan.chain.name
     with plan.dag(
         "load",
         block,
@@ -62,13 +60,13 @@ def load_dag(plan: Plan) -> DAG:
         def inputs(table: str | None) -> list[Input]:
             return those_of(chosen(declared, known, get_current_context()["params"]), table, tables)
 
-        shared = {"master": block.master, "width": block.width, **plan.place()}
+        shared = {"engine": block.engine, "master": block.master, "width": block.width, **plan.place()}
         loads = []
         for table, task_id in tasks.items():
             loads.append(
                 GivenLoadOperator.partial(
                     task_id=task_id,
-                    outlets=[table_asset(table, conn_id, namespace)],
+                    outlets=[plan.asset(table)],
                     map_index_template=_SHOWN,
                     **shared,
                 ).expand_kwargs(inputs.override(task_id=f"inputs_of_{task_id[5:]}")(table))
@@ -77,7 +75,7 @@ def load_dag(plan: Plan) -> DAG:
         alias = AssetAlias(f"{plan.chain.name}_loaded")
 
         def note(context: Any, result: Mapping[str, Any]) -> None:
-            context["outlet_events"][alias].add(table_asset(result["table"], conn_id, namespace))
+            context["outlet_events"][alias].add(plan.asset(result["table"]))
 
         loads.append(
             GivenLoadOperator.partial(

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
-from percolator_airflow.failures import plain_failures
-from percolator_airflow.hook import PercolatorHook
-from percolator_airflow.operators.bases import MaintainBasesOperator
-from percolator_airflow.operators.garbage import CollectGarbageOperator
-from percolator_airflow.operators.locks import ResolveLocksOperator
+from percolator_airflow.hook import PercolatorHook, plain_failures
+from percolator_airflow.operators.maintenance import (
+    CollectGarbageOperator,
+    MaintainBasesOperator,
+    ResolveLocksOperator,
+)
 from percolator_core.layout.keys import tablet_number
 
 if TYPE_CHECKING:

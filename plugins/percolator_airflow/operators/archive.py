@@ -7,8 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
-from percolator_airflow.operators.base import StoreOperator
-from percolator_airflow.operators.values import count, is_nothing, seconds
+from percolator_airflow.operators.base import StoreOperator, count, is_nothing, seconds
 from percolator_core.archive.backup import backup
 
 _CARRY_ON: Final = "earlier versions and backups are unchanged, and the next try starts from the beginning"

@@ -1,4 +1,7 @@
-"""The common part of the operators: connection, namespace, chain, and an orderly end after a kill."""
+"""The common part of the operators: connection, chain, an orderly end after a kill, and arguments.
+
+Airflow passes arguments as Python values, as JSON, or as the text of a template.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from percolator_airflow.chains import ChainFolder
 from percolator_airflow.connection import DEFAULT_CONN_ID
-from percolator_airflow.failures import plain_failures
-from percolator_airflow.hook import PercolatorHook
+from percolator_airflow.hook import PercolatorHook, plain_failures
 from percolator_airflow.links import ChainLink, QuarantineLink
 from percolator_core.errors import ConfigurationError
 
@@ -143,3 +145,30 @@ class StoreOperator(BaseOperator):
             self._stop()
         else:
             raise KeyboardInterrupt
+
+
+def seconds(name: str, value: Any) -> float:
+    """Read a number of seconds, 0 or more. Raises ConfigurationError for any other value."""
+    try:
+        number = float(value) if not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise ConfigurationError(f"{name} is a number of seconds, 0 or more, not {value!r}")
+    return number
+
+
+def count(name: str, value: Any) -> int:
+    """Read a whole number, 0 or more. Raises ConfigurationError for any other value."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ConfigurationError(f"{name} is a whole number, 0 or more, not {value!r}")
+    return number
+
+
+def is_nothing(value: Any) -> bool:
+    """Return True if the argument was left out; a template turns None into text."""
+    return value is None or value in ("", "None")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import LOG_INTERVAL, LogInterval, StoreOperator
-from percolator_airflow.operators.values import is_nothing, seconds
+from percolator_airflow.masters import Engine, check_engine, check_master
+from percolator_airflow.operators.base import (
+    LOG_INTERVAL,
+    LogInterval,
+    StoreOperator,
+    is_nothing,
+    seconds,
+)
 from percolator_core.admin.status import backlog
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.runtime.periodic import periodically
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
     from percolator_core.observers import Chain
     from percolator_core.worker import Counts
 
-Engine = Literal["spark", "local"]
 
 WIDTH: Final = {"spark": 64, "local": 256}
 """Concurrent runs of each Spark task, and of a local worker."""
@@ -53,6 +57,8 @@ class DrainOperator(StoreOperator):
         threads: concurrent runs of observers with ``executor: threads``, in a Spark task or in this process.
         tasks: Spark tasks; None means the number of tablets of the largest observed table.
         master: the Spark master; None means ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
+        skip_idle: skip the task if no cell waits, so that its ``outlets`` get no event. A repeated task is
+            not skipped, because the failed try may have run the observers.
     """
 
     template_fields: Sequence[str] = (*StoreOperator.template_fields, "observers", "budget", "master")
@@ -68,11 +74,11 @@ class DrainOperator(StoreOperator):
         threads: int = 8,
         tasks: int | None = None,
         master: str | None = None,
+        skip_idle: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(chain=chain, **kwargs)
-        if engine not in WIDTH:
-            raise ValueError(f"engine is spark or local, not {engine!r}")
+        check_engine(engine)
         for name, number in (("width", width), ("threads", threads), ("tasks", tasks)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} is 1 or more, not {number}")
@@ -83,13 +89,15 @@ class DrainOperator(StoreOperator):
         self.threads = threads
         self.tasks = tasks
         self.master = master
+        self.skip_idle = skip_idle
 
-    def execute(self, context: Any) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Any) -> dict[str, Any]:
         """Run the observers, and return the result.
 
         Raises:
             AirflowFailException: the chain, the connection or an observer's name is invalid, or Spark is
                 missing.
+            AirflowSkipException: no cell waits, and ``skip_idle`` is true.
             AirflowException: the budget is spent, the store was unavailable, or the task was killed; a retry
                 does the rest.
         """
@@ -103,6 +111,8 @@ class DrainOperator(StoreOperator):
                 chain.create_tables(db)
                 left = _left(db, chain, chosen)
                 if not left:
+                    if self.skip_idle and not is_repeated(context):
+                        raise AirflowSkipException(f"no cell waits for {', '.join(sorted(chosen))}")
                     self.log.info("no cell waits for the observers of %s", chain.name)
                     return _summary(Counts(), 0)
                 self.log.info("%d cells wait for the observers of %s", left, chain.name)
@@ -146,14 +156,8 @@ class DrainOperator(StoreOperator):
     def _with_spark(
         self, db: Database, chain: Chain, chosen: frozenset[str], budget: float | None
     ) -> tuple[Counts, bool]:
-        try:
-            import pyspark  # noqa: F401 - a missing pyspark is reported before the drain begins
+        from percolator_core.spark import NotIdle, drain
 
-            from percolator_core.spark import NotIdle, drain
-        except ImportError as error:
-            raise ConfigurationError(
-                f"engine: spark needs Spark ({error}): install percolator-core[spark], or write engine: local"
-            ) from None
         check_master(self.master)
         is_due = LogInterval()
 
@@ -187,6 +191,12 @@ class DrainOperator(StoreOperator):
 
         with periodically(log, LOG_INTERVAL, "percolator-progress"):
             yield
+
+
+def is_repeated(context: Any) -> bool:
+    """Return True if the task has been tried before, or was cleared."""
+    repeated: bool = context["ti"].try_number > 1
+    return repeated
 
 
 def _left(db: Database, chain: Chain, chosen: frozenset[str]) -> int:

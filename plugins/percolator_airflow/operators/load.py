@@ -1,4 +1,4 @@
-"""Load files into a table with Spark."""
+"""Load files into a table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.exceptions import AirflowFailException
 
 from percolator_airflow.connection import airflow_home
-from percolator_airflow.masters import check_master
-from percolator_airflow.operators.base import LogInterval, StoreOperator
-from percolator_airflow.operators.values import count, is_nothing
+from percolator_airflow.masters import Engine, check_engine, check_master
+from percolator_airflow.operators.base import LogInterval, StoreOperator, count, is_nothing
 from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from percolator_core.database import Database
+    from percolator_core.loading import LoadReport, Source
     from percolator_core.observers import Chain
-    from percolator_core.spark import LoadReport
 
 _CARRY_ON: Final = "written records stay, and the next try writes only the rest"
 
@@ -35,19 +35,20 @@ class LoadOperator(StoreOperator):
     Args:
         chain, project, conn_id, namespace: see `StoreOperator`.
         table: a table of the chain.
-        sources: one or several files, folders or patterns, relative to the project.
+        sources: one or several files, folders or patterns, relative to the project, or URLs of objects.
         format: ``html``, ``warc``, ``jsonl``, ``csv`` or ``parquet``; None means the format of the suffixes.
         key: the field with the row key (jsonl, csv and parquet, into raw tables).
         columns: the fields to load, or a mapping of fields to columns. None means all fields; for html and
-            warc it means the default fields of `percolator_core.spark.open_source`.
+            warc it means the default fields of `percolator_core.loading.open_source`.
         base_url: the beginning of the row keys of html files.
-        delimiter, encoding, null_text: options for csv, as for `percolator_core.spark.open_source`.
+        delimiter, encoding, null_text: options for csv, as for `percolator_core.loading.open_source`.
         delete_missing: delete the rows whose keys begin with this text and that are not in the sources.
         aside: the folder for malformed records, which all executors must be able to write; by default
             ``percolator/aside/<chain>`` in Airflow's home.
         max_bad: fail if more records than this are malformed.
+        engine: ``spark`` loads with Spark's executors; ``local`` loads in this process, without Spark.
         master: the Spark master; None means ``PERCOLATOR_SPARK_MASTER``, or else all cores of this machine.
-        width: concurrent transactions of each Spark task.
+        width: concurrent transactions, in each Spark task or in this process.
     """
 
     template_fields: Sequence[str] = (
@@ -72,11 +73,13 @@ class LoadOperator(StoreOperator):
         delete_missing: str | None = None,
         aside: str | PathLike[str] | None = None,
         max_bad: int | None = None,
+        engine: Engine = "spark",
         master: str | None = None,
         width: int = 256,
         **kwargs: Any,
     ) -> None:
         super().__init__(chain=chain, **kwargs)
+        check_engine(engine)
         if width < 1:
             raise ValueError(f"width is 1 or more, not {width}")
         self.table = table
@@ -91,6 +94,7 @@ class LoadOperator(StoreOperator):
         self.delete_missing = delete_missing
         self.aside = None if aside is None else os.fspath(aside)
         self.max_bad = max_bad
+        self.engine = engine
         self.master = master
         self.width = width
 
@@ -108,20 +112,15 @@ class LoadOperator(StoreOperator):
             with self.hook().get_conn() as db, folder.imported() as chain:
                 self._refuse_undeclared(chain)
                 chain.create_tables(db)
-                arguments = db.connect_arguments()
-                report = self._load(arguments["url"], arguments["namespace"], chain)
+                report = self._load(db, chain)
         self._log_report(report)
         return report.to_json()
 
-    def _load(self, url: str, namespace: str, chain: Chain) -> LoadReport:
-        try:
-            import pyspark  # noqa: F401 - a missing pyspark is reported before the load begins
+    def _load(self, db: Database, chain: Chain) -> LoadReport:
+        from percolator_core.loading import TooManyBadRecords, load, open_source
 
-            from percolator_core.spark import TooManyBadRecords, load, open_source
-        except ImportError as error:
-            raise ConfigurationError(
-                f"a load needs Spark ({error}): install percolator-core[spark]"
-            ) from None
+        if self.engine == "spark":
+            check_master(self.master)
         source = open_source(
             self.sources,
             self.format or None,
@@ -132,30 +131,33 @@ class LoadOperator(StoreOperator):
             encoding=self.encoding or None,
             null_text=self.null_text,
         )
-        check_master(self.master)
-        self.log.info("loading %d files into %s of %s", len(source.files), self.table, namespace)
+        self.log.info("loading %d files into %s of %s", len(source.files), self.table, db.namespace)
         is_due = LogInterval()
 
         def log(now: Any) -> None:
             if is_due():
                 self.log.info("%d of %d tasks, %d records read", now.tasks_done, now.tasks, now.read)
 
+        settings: dict[str, Any] = {
+            "delete_missing": self.delete_missing or None,
+            "aside": self._aside(chain),
+            "max_bad": None if is_nothing(self.max_bad) else count("max_bad", self.max_bad),
+            "width": self.width,
+            "progress": log,
+        }
         try:
-            return load(
-                url,
-                namespace,
-                self.table,
-                source,
-                delete_missing=self.delete_missing or None,
-                aside=self._aside(chain),
-                max_bad=None if is_nothing(self.max_bad) else count("max_bad", self.max_bad),
-                master=self.master or None,
-                width=self.width,
-                progress=log,
-            )
+            if self.engine == "local":
+                return load(db, self.table, source, **settings)
+            return self._with_spark(db, source, settings)
         except TooManyBadRecords as error:
             self._log_report(error.report)
             raise AirflowFailException(str(error)) from None
+
+    def _with_spark(self, db: Database, source: Source, settings: dict[str, Any]) -> LoadReport:
+        from percolator_core.spark import load
+
+        at = db.connect_arguments()
+        return load(at["url"], at["namespace"], self.table, source, master=self.master or None, **settings)
 
     def _aside(self, chain: Chain) -> Path:
         if self.aside:

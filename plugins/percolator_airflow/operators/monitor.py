@@ -9,10 +9,10 @@ from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, Tri
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from percolator_airflow.operators.base import StoreOperator
-from percolator_airflow.thresholds import Runs, breaches
 from percolator_core.admin.demand import demand
 from percolator_core.admin.samples import record, samples
 from percolator_core.admin.status import locks, status
+from percolator_core.admin.thresholds import Runs, breaches
 from percolator_core.observers.explain import validate
 from percolator_core.observers.scheduling import ThresholdsDeclaration
 from percolator_core.observers.yaml_file import Problems, YamlFile

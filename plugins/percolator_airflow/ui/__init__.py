@@ -1,1 +1,1 @@
-"""The pages: a FastAPI application on `percolator_core.admin`, with Airflow's login and permissions."""
+"""The pages of `percolator_core.ui` in Airflow: its login and permissions; chains are found by their DAGs."""

@@ -1,25 +1,25 @@
 """Access control: Airflow's login, and the permissions on the chain's DAG.
 
-A user who may read the DAG ``<chain>_observe`` may see the chain, and a user who may edit that DAG may change
-the chain. A change needs a header, which a form or another site cannot send.
+A user who may read the DAG ``<chain>_observe`` may see the chain, a user who may read the DAG's XComs may see
+the chain's data, and a user who may edit the DAG may change the chain.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
-from fastapi import Depends, HTTPException, Request, status
+from fastapi import Request
 
-from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains
+from percolator_airflow.names import URL_PREFIX
+from percolator_airflow.ui.chains import KnownChain, known_chain, known_chains, schedules_of
 
-WRITE_HEADER: Final = "x-percolator"
-"""The header that every changing request needs. Before a page of another site can send this header, the
-browser asks Airflow for permission, and Airflow refuses."""
+if TYPE_CHECKING:
+    from percolator_core.ui.host import Action, Schedule, ShownChain
 
 Method = Literal["GET", "PUT"]
 
@@ -36,59 +36,54 @@ def may(user: Any, method: Method, dag_id: str, entity: DagAccessEntity | None =
     )
 
 
-def readable_chains(user: GetUserDep, session: SessionDep) -> list[KnownChain]:
-    """Return the chains that the user may see."""
-    return [chain for chain in known_chains(session) if may(user, "GET", chain.dag_id)]
+class AirflowViewer:
+    """A user who is logged in to Airflow."""
 
+    def __init__(self, user: Any, session: Any, airflow: str) -> None:
+        """``session`` is of Airflow's database; ``airflow`` is the URL of Airflow's own pages."""
+        self._user = user
+        self._session = session
+        self._airflow = airflow
 
-def readable_chain(request: Request, name: str, user: GetUserDep, session: SessionDep) -> KnownChain:
-    """Return the chain that the URL names. A chain that the user may not see counts as missing."""
-    chain = known_chain(session, name)
-    if chain is None or not may(user, "GET", chain.dag_id):
-        raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no chain {name!r} that you may see")
-    request.state.chain = chain
-    return chain
+    def chains(self) -> list[ShownChain]:
+        """Return the chains that have DAGs which the user may read."""
+        return [one for one in known_chains(self._session) if may(self._user, "GET", one.dag_id)]
 
+    def chain(self, name: str) -> KnownChain | None:
+        """Return the chain of that name; None if it has no DAGs, or if the user may not read them."""
+        chain = known_chain(self._session, name)
+        return chain if chain is not None and may(self._user, "GET", chain.dag_id) else None
 
-def chain_with_data(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> KnownChain:
-    """Return the chain that the URL names, for a page of cells; this needs permission on XComs, too."""
-    if not may(user, "GET", chain.dag_id, DagAccessEntity.XCOM):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
+    def refusal(self, chain: ShownChain, action: Action) -> str | None:
+        """Return the permission that the user lacks, in a sentence."""
+        assert isinstance(chain, KnownChain)
+        if action == "edit":
+            allowed = may(self._user, "PUT", chain.dag_id)
+            return (
+                None if allowed else f"you may not change this: that needs permission to edit {chain.dag_id}"
+            )
+        if action == "code":
+            if may(self._user, "GET", chain.dag_id, DagAccessEntity.CODE):
+                return None
+            return f"you may not see the code: that needs permission to read the code of {chain.dag_id}"
+        if may(self._user, "GET", chain.dag_id, DagAccessEntity.XCOM):
+            return None
+        return (
             f"you may not see the data of {chain.name!r}: that needs permission to read the XComs of "
-            f"{chain.dag_id}",
+            f"{chain.dag_id}"
         )
-    return chain
+
+    def schedules(self, chain: ShownChain) -> list[Schedule]:
+        """Return the chain's DAGs."""
+        assert isinstance(chain, KnownChain)
+        return schedules_of(self._session, chain, self._airflow)
 
 
-def editable_chain(
-    request: Request, chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep
-) -> KnownChain:
-    """Return the chain that the URL names, for a request that changes something."""
-    if WRITE_HEADER not in request.headers or request.headers.get("sec-fetch-site") not in {
-        None,
-        "same-origin",
-        "none",
-    }:
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            f"a change must come from these pages, or from a program that sends the header {WRITE_HEADER}: 1",
-        )
-    if not may(user, "PUT", chain.dag_id):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            f"you may not change this: that needs permission to edit {chain.dag_id}",
-        )
-    return chain
+def viewer(request: Request, user: GetUserDep, session: SessionDep) -> AirflowViewer:
+    """Return the user of the request. A request without a login is refused."""
+    return AirflowViewer(user, session, request.scope.get("root_path", "").removesuffix(URL_PREFIX))
 
 
-def may_edit(chain: Annotated[KnownChain, Depends(readable_chain)], user: GetUserDep) -> bool:
-    """Return True if the user may change the chain."""
-    return may(user, "PUT", chain.dag_id)
-
-
-ReadableChains = Annotated[list[KnownChain], Depends(readable_chains)]
-ReadableChain = Annotated[KnownChain, Depends(readable_chain)]
-ChainWithData = Annotated[KnownChain, Depends(chain_with_data)]
-EditableChain = Annotated[KnownChain, Depends(editable_chain)]
-MayEdit = Annotated[bool, Depends(may_edit)]
+def login_url(request: Request) -> str:
+    """Return the URL of the login page, which then leads back to this page."""
+    return str(get_auth_manager().get_url_login(next_url=str(request.url)))

@@ -7,17 +7,14 @@ configured twice.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from percolator_airflow.chains import stamps
 from percolator_airflow.connection import DEFAULT_CONN_ID
 from percolator_airflow.names import LAST_TASK, TAG, dag_ids
-from percolator_core.errors import ConfigurationError
-from percolator_core.observers import Chain
+from percolator_core.ui.host import Schedule, ShownChain
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -27,45 +24,29 @@ _SUFFIX: Final = dag_ids("")["observe"]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownChain:
+class KnownChain(ShownChain):
     """A chain that has DAGs. The permissions on the DAG of its observers, ``dag_id``, control access.
 
     If ``namespace`` is None, the namespace is the connection's or, if that has none, the chain's name.
     """
 
-    name: str
     dag_id: str
-    path: Path
-    project: str | None
     conn_id: str
     namespace: str | None
 
-    @property
-    def dag_ids(self) -> dict[str, str]:
-        """The ids of its four DAGs; the keys are load, observe, monitor and maintain."""
-        return dag_ids(self.name)
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `connect`, from the Airflow connection."""
+        from percolator_airflow.hook import PercolatorHook
+
+        return PercolatorHook(self.conn_id, self.namespace, default_namespace=self.name).arguments()
+
+    def redact(self, text: str) -> str:
+        """Return the text with asterisks in place of the secrets that Airflow knows."""
+        from airflow.sdk.log import redact
+
+        return str(redact(text))
 
 
-class _Loaded:
-    """Declarations by folder, read again after a change of a file in the folder."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._chains: dict[Path, tuple[frozenset[tuple[str, int]], Chain | ConfigurationError]] = {}
-
-    def get(self, path: Path) -> Chain:
-        """Return the chain in the folder, without its code. Raises ConfigurationError."""
-        stamp = stamps(path)
-        with self._lock:
-            known = self._chains.get(path)
-            if known is None or known[0] != stamp:
-                known = self._chains[path] = (stamp, _load(path))
-        if isinstance(known[1], ConfigurationError):
-            raise known[1]
-        return known[1]
-
-
-_loaded = _Loaded()
 _parsed: dict[str, tuple[str, KnownChain | None]] = {}
 """The chains by the id of their DAG, each with the hash of the serialized DAG from which it was read."""
 
@@ -84,41 +65,21 @@ def known_chain(session: Session, name: str) -> KnownChain | None:
     return None if dag_id is None else _read(session, dag_id)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDag:
-    """One of a chain's DAGs; ``part`` is load, observe, monitor or maintain."""
-
-    part: str
-    dag_id: str
-    paused: bool
-
-
-def dags_of(session: Session, chain: KnownChain) -> list[KnownDag]:
-    """Return the chain's DAGs that Airflow knows."""
+def schedules_of(session: Session, chain: KnownChain, airflow: str) -> list[Schedule]:
+    """Return the chain's DAGs that Airflow knows; ``airflow`` is the URL of Airflow's own pages."""
     from airflow.models.dag import DagModel
     from sqlalchemy import select
 
+    ids = dag_ids(chain.name)
     query = select(DagModel.dag_id, DagModel.is_paused).where(
-        DagModel.dag_id.in_(chain.dag_ids.values()), DagModel.is_stale.is_(False)
+        DagModel.dag_id.in_(ids.values()), DagModel.is_stale.is_(False)
     )
     paused = {row.dag_id: bool(row.is_paused) for row in session.execute(query)}
     return [
-        KnownDag(part, dag_id, paused[dag_id]) for part, dag_id in chain.dag_ids.items() if dag_id in paused
+        Schedule(part, dag_id, f"{airflow}/dags/{dag_id}", paused[dag_id])
+        for part, dag_id in ids.items()
+        if dag_id in paused
     ]
-
-
-def declared(chain: KnownChain) -> Chain:
-    """Return the chain's declarations, without its code.
-
-    Raises:
-        ConfigurationError: they are not on this machine, or are invalid.
-    """
-    if not chain.path.is_dir():
-        raise ConfigurationError(
-            f"the folder of the chain {chain.name!r} is not on the machine of Airflow's API server: mount it "
-            f"there at the path that the DAG uses, {chain.path}"
-        )
-    return _loaded.get(chain.path)
 
 
 def _dags() -> Select[str]:
@@ -159,28 +120,16 @@ def _read(session: Session, dag_id: str) -> KnownChain | None:
     return known[1]
 
 
-def _load(path: Path) -> Chain | ConfigurationError:
-    try:
-        return Chain.load(path, import_functions=False)
-    except ConfigurationError as error:
-        return error
-
-
 def _parse(dag_id: str, data: Mapping[str, Any]) -> KnownChain | None:
     name = dag_id.removesuffix(_SUFFIX)
-    for fields in _tasks(data.get("dag", {}).get("tasks", ())):
+    for task in data.get("dag", {}).get("tasks", ()):
+        fields = task.get("__var", task) if isinstance(task, Mapping) else {}
         if str(fields.get("task_id", "")) == LAST_TASK and "chain" in fields:
             return KnownChain(
                 name,
-                dag_id,
                 Path(str(fields["chain"])),
-                fields.get("project"),
+                dag_id,
                 str(fields.get("conn_id", DEFAULT_CONN_ID)),
                 fields.get("namespace"),
             )
     return None
-
-
-def _tasks(tasks: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
-    for task in tasks:
-        yield task.get("__var", task) if isinstance(task, Mapping) else {}

@@ -1,0 +1,1 @@
+"""The pages: a FastAPI application on `percolator_core.admin`, for any program that serves it (`host`)."""
