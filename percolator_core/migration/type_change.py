@@ -81,9 +81,10 @@ class ColumnCopy:
         """Convert all values without a write, unless the copy has begun. Raises ConfigurationError."""
         with self.db.snapshot() as snapshot:
             handle = snapshot.handle_of(self.table)
-            if copy_of(handle.definition, self.wanted.name) is not None:
+            new = with_copy(handle.definition, self.wanted, self.if_null)
+            if new is handle.definition:
                 return
-            copy = with_copy(handle.definition, self.wanted, self.if_null).copies[-1]
+            copy = new.copies[-1]
             source = handle.definition.column(self.wanted.name)
             for row, (value,) in found_rows(snapshot, Query(handle, (source,)), limit=None, reverse=False):
                 _expected(handle, row, source, copy, value)
@@ -186,8 +187,13 @@ def type_change(definition: TableDefinition, wanted: Column) -> TypeChange | Non
     found, copy = definition.column(wanted.name), copy_of(definition, wanted.name)
     where = f"{definition.name}.{wanted.name}"
     if (found.type, found.nullable) == (wanted.type, wanted.nullable):
-        if copy is None:
+        if copy is None or copy.copy is None:
             return None
+        if (copy.type, copy.copy.nullable) == (found.type, found.nullable):
+            # It is the first step of an index, and the client that builds it may still be at work.
+            what = f"the unfinished copy of {where} is finished, which gives each row a cell"
+            wanted = replace(found, missing=copy.copy.if_null)
+            return TypeChange(definition.name, wanted, what, is_copy=True, is_narrowing=False)
         what = f"the unfinished change of {where} to {copy.type} is taken back"
         return TypeChange(definition.name, found, what, is_copy=False, is_narrowing=False)
     if found.type == wanted.type and wanted.nullable and found.missing is None:

@@ -158,7 +158,7 @@ def with_null(definition: TableDefinition, name: str) -> TableDefinition:
 def with_copy(
     definition: TableDefinition, wanted: Column, if_null: bytes | None, index_table: str = ""
 ) -> TableDefinition:
-    """Add an internal column that will replace the column ``wanted.name``, unless there is one.
+    """Add an internal column that will replace the column ``wanted.name``, if there is none and it is needed.
 
     The internal column has the type of ``wanted``, and becomes as nullable as ``wanted``. If it may not be
     null, ``if_null`` is the encoded value that replaces null; None refuses null. If the column has an index,
@@ -186,6 +186,8 @@ def with_copy(
         if (found.type, found.copy) == (wanted.type, copy):
             return definition
         raise ConfigurationError(f"the type of {where} is being changed to {found.type}: finish that first")
+    if kind_of(column) == kind_of(wanted) and column.missing is None:
+        return definition  # another client has replaced the column, and each row has a cell
     stored = _unused_name(definition, wanted.name, definition.by_name)
     added = Column(stored, wanted.type, nullable=True, stored=stored, copy=copy)
     rule = index_of(definition, wanted.name)

@@ -47,7 +47,8 @@ from tests.migration.models import ROWS, clients, model, rows
 
 Connect = Callable[..., Database]
 
-FIRST = model(n=(int, 0), kind=(str, "x"), note=(str | None, None))
+FIELDS: dict[str, Any] = {"n": (int, 0), "kind": (str, "x"), "note": (str | None, None)}
+FIRST = model(**FIELDS)
 
 
 def fill(db: Database, **values: Any) -> None:
@@ -231,7 +232,7 @@ def test_equal_values_of_a_unique_column_are_named(made: Database) -> None:
 def test_an_index_of_a_column_with_a_default_has_an_entry_of_each_row(
     made: Database, monkeypatch: Any
 ) -> None:
-    wanted = model(n=(int, 0), kind=(str, "x"), note=(str | None, None), stars=(Indexed[int], 3))
+    wanted = model(**FIELDS, stars=(Indexed[int], 3))
     assert [one.kind for one in made.migrate([wanted])] == ["add column", "add index"]
     monkeypatch.setattr(lookup, "FEW", 0)
     monkeypatch.setattr(lookup, "A_FETCH", 0)
@@ -611,3 +612,35 @@ def test_two_migrations_at_once(connect: Connect) -> None:
     assert check_indexes(db.snapshot(), "items") == []
     assert copy_of(db.catalog.table("items").definition, "n") is None
     assert len(db.tables()) == 3
+
+
+@pytest.mark.parametrize("step", ["start", "copied", "built"])
+def test_an_index_whose_copy_another_migration_finishes(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    db, other = connect(), connect()
+    db.migrate([FIRST])
+    fill(db)
+    wanted = model(**FIELDS, stars=(Indexed[int], 3))
+    assert [one.kind for one in other.migrate([model(**FIELDS, stars=(int, 3))])] == ["add column"]
+    where: tuple[Any, str] = {
+        "start": (type_change.ColumnCopy, "_check_values"),
+        "copied": (type_change.ColumnCopy, "fill"),
+        "built": (type_change, "build_index"),
+    }[step]
+    original, overtaken = getattr(*where), list[str]()
+
+    def first_the_other(*args: Any, **settings: Any) -> Any:
+        if not overtaken:
+            overtaken.append("by another client")
+            overtaken.extend(one.kind for one in other.migrate([wanted]))
+        return original(*args, **settings)
+
+    monkeypatch.setattr(*where, first_the_other)
+    assert [one.kind for one in db.migrate([wanted])] == ["add index"]
+    assert overtaken[1:] == [*(["change type"] if step in {"copied", "built"} else []), "add index"]
+    assert db.migrate([wanted]) == []
+    assert rows(db)[7] == {"id": 7, "n": 0, "kind": "k2", "note": None, "stars": 3}
+    assert check_indexes(db.snapshot(), "items") == []
+    stored = db.catalog.table("items").definition.by_name["stars"].stored
+    assert stored == "2.stars"  # one copy was made
