@@ -46,7 +46,7 @@ def test_those_who_come_first_together_get_one_connection_that_stays_open(words:
     gate = threading.Barrier(8)
 
     def open_one(_: int) -> Any:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         return made.of(known(words))
 
     with ThreadPoolExecutor(8) as threads:

@@ -194,7 +194,7 @@ def test_the_failure_of_a_load_of_other_keys_is_not_shared() -> None:
         loads.append(keys)
         if keys == ["damaged"]:
             has_begun.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE)
             raise BaseDamaged("file:///base", "rows", "a column is damaged")
         return dict.fromkeys(keys, "value")
 
@@ -203,10 +203,10 @@ def test_the_failure_of_a_load_of_other_keys_is_not_shared() -> None:
 
     with ThreadPoolExecutor() as threads:
         first = threads.submit(cache.get_all, "file", ["damaged"], load, size_of)
-        assert has_begun.wait(10)
+        assert has_begun.wait(PATIENCE)
         second = threads.submit(cache.get_all, "file", ["whole"], load, size_of)
         time.sleep(0.05)
         go_on.set()
-        assert second.result(10) == {"whole": "value"}
+        assert second.result(PATIENCE) == {"whole": "value"}
         assert isinstance(first.exception(10), BaseDamaged)
     assert loads == [["damaged"], ["whole"]]

@@ -25,6 +25,7 @@ from percolator_core.spark import open_source
 from percolator_core.spark.attempts import FRESH, Attempt, Attempts
 from percolator_core.spark.job import plain_error
 from tests.loading.loads import json_lines
+from tests.servers.plain import PATIENCE
 from tests.spark.gate import eventually, held
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def test_a_load_ends_behind_its_tasks(loading: Loading) -> None:
                 assert not ending.done()
                 with pytest.raises(PercolatorError, match="the load has ended"):
                     wanted.check()
-            ending.result(10)
+            ending.result(PATIENCE)
         goes_on.check()
 
 

@@ -47,7 +47,7 @@ def test_a_worker_of_width_one_gets_through(db: Database) -> None:
     chain.create_tables(db)
     for number in range(20):
         put(db, f"{number}", b"1")
-    assert Worker(db, chain, threads=1, width=1).run_until_idle(10).ran == 20
+    assert Worker(db, chain, threads=1, width=1).run_until_idle(PATIENCE).ran == 20
 
 
 def test_observers_in_threads_run_beside_the_hub_and_hold_nobody_up(db: Database) -> None:
@@ -62,7 +62,7 @@ def test_observers_in_threads_run_beside_the_hub_and_hold_nobody_up(db: Database
         with counting:
             under_way += 1
             most = max(most, under_way)
-        release.wait(10)
+        release.wait(PATIENCE)
         t.set("sums", cell.row, "n", t.get("docs", cell.row, "text") or b"")
         with counting:
             under_way -= 1
@@ -172,7 +172,7 @@ def test_nothing_is_left_behind(db: Database) -> None:
     mine = signal.getsignal(signal.SIGURG)
     try:
         put(db, "a", b"1")
-        Worker(db, chain).run_until_idle(10)
+        Worker(db, chain).run_until_idle(PATIENCE)
         threads = {thread.name for thread in threading.enumerate()}
         assert not {name for name in threads if name.startswith(("percolator-observer", "percolator-watch"))}
         assert signal.getsignal(signal.SIGURG) is mine
@@ -192,6 +192,6 @@ def test_a_missed_wake_up_is_made_up_for(db: Database) -> None:
     until(lambda: live_workers(db))
     tag = db.catalog.table("sums").tag(b"a")
     db.store.one((b"ZADD", tag + b"dirty:look", 0, b"\0\0\0\5dirtya"))
-    until(lambda: seen, 3)
+    until(lambda: seen)
     worker.stop()
     thread.join()

@@ -142,7 +142,7 @@ def test_a_child_that_dies_costs_an_attempt(db: Database, chain: Chain) -> None:
 def test_a_cell_that_always_kills_its_child_goes_to_quarantine(db: Database, chain: Chain) -> None:
     put(db, "a", b"always die")
     put(db, "b", b"1")
-    counts = Worker(db, chain, cpus=1).run_until_idle(15).observers["work"]
+    counts = Worker(db, chain, cpus=1).run_until_idle(PATIENCE).observers["work"]
     assert (counts.ran, counts.failed, counts.quarantined) == (1, 2, 1)
     (failed,) = failed_of(db, chain)
     assert failed.row == b"a"

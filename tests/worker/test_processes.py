@@ -159,7 +159,7 @@ def test_run_waits_while_the_store_is_away(db: Database, store_url: str, namespa
         put(db, "b", b"1")
         until(lambda: seen == [b"a", b"b"])
         worker.stop()
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -169,17 +169,17 @@ def test_workers_with_other_observers_are_refused_while_one_lives(counting: Proj
     until(lambda: active(db.client).digest == chain.digest)
     other = chain_of(watch("other", lambda t, cell: None, "docs.text"))
     with pytest.raises(ConfigurationError, match="another set of observers"):
-        Worker(db, other).run_until_idle(5)
+        Worker(db, other).run_until_idle(PATIENCE)
     with pytest.raises(ConfigurationError, match="another set of observers"):
         other.create_tables(db)
     same = up(counting.worker())
     until(lambda: len(live_workers(db)) == 2)
     for process in (first, same):
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert live_workers(db) == []
     assert chain.digest != other.digest
-    Worker(db, other).run_until_idle(5)
+    Worker(db, other).run_until_idle(PATIENCE)
 
 
 def test_a_worker_notices_that_its_observers_were_retired(
@@ -201,7 +201,7 @@ def test_a_worker_notices_that_its_observers_were_retired(
     until(lambda: active(db.client).digest == old.digest)
     db.store.one((b"DEL", db.store.keyspace.workers))
     chain_of(watch("new", lambda t, cell: None, "docs.text")).create_tables(db)
-    thread.join(10)
+    thread.join(PATIENCE)
     assert "did not answer" in str(errors[0])
     assert live_workers(db) == []
 

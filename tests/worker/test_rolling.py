@@ -28,7 +28,7 @@ def test_another_chain_is_refused_unless_it_is_a_rolling_start(connect: Connect)
     before, after = chain_of(watch("old", old, "docs.text")), chain_of(watch("new", new, "docs.text"))
     with running(db, before):
         with pytest.raises(ConfigurationError, match="rolling"):
-            Worker(connect(), after).run_until_idle(10)
+            Worker(connect(), after).run_until_idle(PATIENCE)
         with running(connect(), after, rolling=True):
             put(db, "a", b"1")
             until(lambda: old.rows == [b"a"] and new.rows == [b"a"])
@@ -73,7 +73,7 @@ def test_the_roll_ends_with_the_last_old_worker(connect: Connect, monkeypatch: p
         # Nobody is left to observe it, so nobody leaves a mark for it.
         assert dirty_of(db, before).backlog() == {"old": 0}
         with pytest.raises(ConfigurationError, match="another set"):
-            Worker(connect(), before).run_until_idle(10)
+            Worker(connect(), before).run_until_idle(PATIENCE)
 
 
 def test_a_mark_that_only_the_other_chain_wants_is_left_to_it(connect: Connect) -> None:
@@ -94,7 +94,7 @@ def test_a_rolling_start_alone_is_an_ordinary_one(db: Database) -> None:
     before, after = chain_of(watch("old", Seen(), "docs.text")), chain_of(watch("new", Seen(), "docs.text"))
     before.create_tables(db)
     put(db, "a", b"1")
-    assert Worker(db, after, rolling=True).run_until_idle(10).ran == 0
+    assert Worker(db, after, rolling=True).run_until_idle(PATIENCE).ran == 0
     assert active(db.client) == (after.digest, frozenset())
     assert db.active_observers() == {"new"}
     assert dirty_of(db, before).backlog() == {"old": 0}
