@@ -63,7 +63,7 @@ def load(
     Raises:
         UnknownTable: there is no such table.
         ConfigurationError: the source does not fit the table.
-        StoreUnavailable: the store does not answer; load again.
+        StoreUnavailable: the store or an object store does not answer; load again.
         TooManyBadRecords: more than ``max_bad`` records are malformed.
     """
     return Load(db, table, source, chain, delete_missing, aside, max_bad, width, progress).run(_Here(db))
