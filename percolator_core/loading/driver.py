@@ -17,6 +17,7 @@ from percolator_core.database import Database
 from percolator_core.errors import UnknownTable
 from percolator_core.loading.missing import check_prefix, delete_missing_cells, delete_missing_rows
 from percolator_core.loading.put_aside import PutAside
+from percolator_core.loading.records import BadRecord, Origin
 from percolator_core.loading.report import LoadProgress, LoadReport, TooManyBadRecords
 from percolator_core.loading.source import Source
 from percolator_core.loading.splits import Split
@@ -25,8 +26,9 @@ from percolator_core.loading.task import LoadTask, TaskResult
 if TYPE_CHECKING:
     from percolator_core.observers import Chain
 
-_UNREADABLE_FOLDERS: Final = 999_999
-"""The number of the put-aside part that the driver writes, with the folders that could not be listed."""
+_UNREADABLE_FOLDERS: Final = 999_998
+_REPLACED_OBJECTS: Final = 999_999
+"""The numbers of the put-aside parts that the driver writes."""
 
 
 def load(
@@ -61,7 +63,7 @@ def load(
     Raises:
         UnknownTable: there is no such table.
         ConfigurationError: the source does not fit the table.
-        StoreUnavailable: the store does not answer; load again.
+        StoreUnavailable: the store or an object store does not answer; load again.
         TooManyBadRecords: more than ``max_bad`` records are malformed.
     """
     return Load(db, table, source, chain, delete_missing, aside, max_bad, width, progress).run(_Here(db))
@@ -119,6 +121,7 @@ class Load:
     progress: Callable[[LoadProgress], object] | None
     _task: LoadTask = field(init=False)
     _created: float = field(init=False, default_factory=time.monotonic)
+    _bad_files: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         """Create the tables of the chain, and check that the source fits the table."""
@@ -145,29 +148,30 @@ class Load:
         """Run the tasks, delete missing rows (if requested), and return the report."""
         parts = self.source.tasks(runner.cores)
         began = time.monotonic()
-        put_aside = self._task.put_aside
-        with put_aside.part(_UNREADABLE_FOLDERS) as write:
-            for record in self.source.unreadable:
-                write(record)
+        added: list[str] = []
+        self._put_aside(_UNREADABLE_FOLDERS, self.source.unreadable)
         try:
             results = runner.run(self._task, parts, lambda: self._poll(runner.counts, len(parts), began))
+            if self._poll(runner.counts, len(parts), began):
+                replaced, added = self.source.list_again()
+                self._put_aside(_REPLACED_OBJECTS, [_replaced(url) for url in replaced])
             is_whole = self._poll(runner.counts, len(parts), began)
         finally:
             load_seconds = time.monotonic() - began
-            aside = put_aside.join()
-        counts, folders = runner.counts, len(self.source.unreadable)
+            aside = self._task.put_aside.join()
+        counts = runner.counts
         report = LoadReport(
             table=self.table,
             format=self.source.format,
             files=len(self.source.files),
             tasks=len(parts),
-            read=counts["read"] + folders,
+            read=counts["read"] + self._bad_files,
             new=counts["new"],
             changed=counts["changed"],
             unchanged=counts["unchanged"],
             repeated=counts["repeated"],
             deleted=0,
-            bad=counts["bad"] + folders,
+            bad=counts["bad"] + self._bad_files,
             aside=aside,
             kept_back=None,
             start_seconds=began - self._created,
@@ -180,7 +184,16 @@ class Load:
                 f"allowed. {report.aside} lists them with the reasons.",
                 report,
             )
-        return report if self.delete_missing is None else self._delete(self.delete_missing, results, report)
+        if self.delete_missing is None:
+            return report
+        return self._delete(self.delete_missing, results, added, report)
+
+    def _put_aside(self, part: int, records: Sequence[BadRecord]) -> None:
+        """Put records aside that stand for whole files or folders."""
+        with self._task.put_aside.part(part) as write:
+            for record in records:
+                write(record)
+        self._bad_files += len(records)
 
     def _poll(self, counts: Counter[str], tasks: int, began: float) -> bool:
         """Report the progress. Return False if too many records are malformed."""
@@ -193,16 +206,20 @@ class Load:
                     new=counts["new"],
                     changed=counts["changed"],
                     unchanged=counts["unchanged"],
-                    bad=counts["bad"],
+                    bad=counts["bad"] + self._bad_files,
                     seconds=time.monotonic() - began,
                 )
             )
-        return self.max_bad is None or counts["bad"] <= self.max_bad
+        return self.max_bad is None or counts["bad"] + self._bad_files <= self.max_bad
 
-    def _delete(self, prefix: str | bytes, results: list[TaskResult], report: LoadReport) -> LoadReport:
+    def _delete(
+        self, prefix: str | bytes, results: list[TaskResult], added: list[str], report: LoadReport
+    ) -> LoadReport:
         """Delete the rows that the source lacks, and return the completed report."""
-        # With an unknown key, or a folder that could not be listed, any row may be in the source.
-        if self.source.unreadable or not all(result.complete for result in results):
+        if added:  # perhaps an object got another name, so that its rows only seem to be missing
+            return replace(report, kept_back=f"{added[0]} was added during the load")
+        # With an unknown key, or a file or folder that was not read as a whole, any row may be in the source.
+        if self._bad_files or not all(result.complete for result in results):
             return replace(report, kept_back="the row keys of some malformed records are unknown")
         began = time.monotonic()
         keys = {key for result in results for key in result.keys}
@@ -212,3 +229,7 @@ class Load:
             columns = {column for result in results for column in result.columns}
             deleted = delete_missing_cells(self.db, self.table, prefix, keys, columns)
         return replace(report, deleted=deleted, delete_seconds=time.monotonic() - began)
+
+
+def _replaced(url: str) -> BadRecord:
+    return BadRecord(Origin(url, "file", 0), "the object was replaced during the load: load again")

@@ -22,7 +22,7 @@ from percolator_core.loading.formats.json_lines import JsonLinesReader
 from percolator_core.loading.formats.pages import PageReader
 from percolator_core.loading.formats.parquet_files import ParquetReader
 from percolator_core.loading.formats.warc import WarcReader
-from percolator_core.loading.objects import Object, list_objects
+from percolator_core.loading.objects import Object, find_objects, list_objects
 from percolator_core.loading.records import BadRecord, Origin
 from percolator_core.loading.splits import ReadOptions, Split, SplitReader, group_splits, task_size
 from percolator_core.loading.typed_records import TypedRecords, typed_records
@@ -52,8 +52,8 @@ class Source:
     unreadable: tuple[BadRecord, ...]
     """Folders that could not be listed."""
     options: ReadOptions
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    """The sizes of objects by path, from their listing; files of this machine are asked later."""
+    objects: Objects = field(default_factory=dict)
+    """The listings of prefixes; files of this machine are asked for their size later."""
 
     def reader(self) -> SplitReader:
         """Return the reader of the splits. Spark sends it to executors, so it is small."""
@@ -89,7 +89,8 @@ class Source:
 
     def tasks(self, cores: int) -> list[list[Split]]:
         """Divide all files into splits, and group the splits into tasks for this many cores."""
-        sizes = [self.sizes[path] if path in self.sizes else _size(path) for path, _ in self.files]
+        listed = {found.url: found.size for objects in self.objects.values() for found in objects}
+        sizes = [listed[path] if path in listed else _size(path) for path, _ in self.files]
         target = task_size(sizes, cores)
         reader = self.reader()
         splits = (
@@ -98,6 +99,19 @@ class Source:
             for split in reader.cut(path, name, size, target)
         )
         return group_splits(splits, target)
+
+    def list_again(self) -> tuple[list[str], list[str]]:
+        """Return the URLs of the objects that were replaced, and that were added, since `open_source`.
+
+        Raises StoreUnavailable.
+        """
+        now = {root: find_objects(root) for root in self.objects}
+        before = {found.url: found for objects in self.objects.values() for found in objects}
+        suffixes = FORMATS[self.format]
+        found = {one.url: one for objects in now.values() for one in objects}
+        paths = {path for root in now for path, _ in _walk(root, suffixes, [], now)}
+        added = sorted(path for path in paths if path not in before)
+        return sorted(path for path in paths & before.keys() if before[path] != found[path]), added
 
 
 def open_source(
@@ -159,8 +173,9 @@ def open_source(
     )
     if not _READERS[chosen].page_fields:
         _check_key(chosen, files[0][0], options)
-    sizes = {found.url: found.size for listed in objects.values() for found in listed}
-    return Source(chosen, tuple(dict.fromkeys(files)), tuple(unreadable), options, sizes)
+    elif chosen == "html":
+        _check_names(files)
+    return Source(chosen, tuple(dict.fromkeys(files)), tuple(unreadable), options, objects)
 
 
 def _size(path: str) -> int:
@@ -233,6 +248,17 @@ def _default_base_url(root: str) -> str:
     return f"doc://{quote((path if path.is_dir() else path.parent).name, safe='')}/"
 
 
+def _check_names(files: Iterable[tuple[str, str]]) -> None:
+    """Raise ConfigurationError if two pages would be the same row, because of the same relative path."""
+    paths: dict[str, str] = {}
+    for path, name in files:
+        if paths.setdefault(name, path) != path:
+            raise ConfigurationError(
+                f"{paths[name]} and {path} would be the same row, {name}: name a folder that has both, or "
+                "load them one after the other, each with its --base-url."
+            )
+
+
 def _check_key(format_: str, first: str, options: ReadOptions) -> None:
     """Raise ConfigurationError if a field does not exist: each record would be put aside."""
     names = _names_of(format_, first, options)
@@ -262,7 +288,7 @@ def _names_of(format_: str, path: str, options: ReadOptions) -> list[str] | None
     """Return the fields of a file. Return None if its records may differ in fields, or it is unreadable."""
     try:
         if format_ == "csv":
-            return csv_files.read_header(path, options.delimiter, options.encoding)
+            return csv_files.read_header(path, options.delimiter, options.encoding) or None  # an empty file
         return parquet_files.read_schema(path) if format_ == "parquet" else None
     except LookupError as error:
         raise ConfigurationError(f"The encoding {options.encoding!r} is not valid: {error}.") from None

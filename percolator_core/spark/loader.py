@@ -67,7 +67,7 @@ def load(
     Raises:
         UnknownTable: there is no such table.
         ConfigurationError: Spark or the store is not usable, or the source does not fit the table.
-        StoreUnavailable: the store was unavailable during all attempts of Spark at a task.
+        StoreUnavailable: the store or an object store was unavailable during all attempts of Spark at a task.
         TooManyBadRecords: more than ``max_bad`` records are malformed.
     """
     check_pyspark()

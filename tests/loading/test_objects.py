@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ class Bucket:
     store: fs.S3FileSystem
     prefix: str
     query: str
+    address: str
 
     def put(self, name: str, content: bytes) -> None:
         with self.store.open_output_stream(f"{self.prefix}/{name}", compression=None) as stream:
@@ -46,7 +48,7 @@ class Bucket:
 @pytest.fixture
 def bucket(object_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     store, query = make_bucket("bucket-of-loads", object_store, monkeypatch)
-    return Bucket(store, f"bucket-of-loads/{tmp_path.name}", query)
+    return Bucket(store, f"bucket-of-loads/{tmp_path.name}", query, object_store)
 
 
 def files_of(format_: str, folder: Path) -> Path:
@@ -146,3 +148,42 @@ def test_warc_objects_are_those_of_responses(here: Loading, bucket: Bucket) -> N
     other = warc("http://e.org/r", b"GET / HTTP/1.1\r\n\r\n", WarcRecordType.request)
     bucket.put("a.warc.gz", gzip.compress(other) + gzip.compress(warc("http://e.org/1", block)))
     assert here(open_source(bucket.url())).new == 1
+
+
+def test_a_slash_at_the_end_means_the_prefix(here: Loading, bucket: Bucket) -> None:
+    bucket.put("a", b'{"id": "object"}\n')
+    bucket.put("a/b.jsonl", b'{"id": "below"}\n')
+    assert [name for _, name in open_source(bucket.url("a"), "jsonl", key="id").files] == ["a"]
+    assert [name for _, name in open_source(bucket.url("a/"), "jsonl", key="id").files] == ["b.jsonl"]
+
+
+def test_an_object_that_pyarrow_cannot_open_is_put_aside(here: Loading, bucket: Bucket) -> None:
+    bucket.put("a.jsonl", b'{"id": "a"}\n')
+    connection = HTTPConnection(bucket.address)
+    connection.request("PUT", f"/{bucket.prefix}//b.jsonl", b'{"id": "b"}\n')
+    assert connection.getresponse().status == 200
+    connection.close()
+    report = here(open_source(bucket.url(), key="id"), delete_missing=b"")
+    assert (report.read, report.bad, report.deleted) == (2, 1, 0)
+    assert report.kept_back is not None
+
+
+def test_an_empty_object_is_a_file_without_records(here: Loading, bucket: Bucket) -> None:
+    for name in ("a.csv", "b.csv.gz"):
+        bucket.put(name, b"")
+    bucket.put("c.csv", b"id,text\nr,t\n")
+    report = here(open_source(bucket.url(), key="id"))
+    assert (report.files, report.read, report.new) == (3, 1, 1)
+
+
+def test_the_suffix_of_compressed_objects_may_have_capital_letters(here: Loading, bucket: Bucket) -> None:
+    bucket.put("A.JSONL.GZ", gzip.compress(b'{"id": "a", "n": 1}\n'))
+    assert here(open_source(bucket.url(), key="id")).new == 1
+
+
+def test_two_pages_cannot_be_the_same_row(bucket: Bucket) -> None:
+    bucket.put("2025/a.html", b"<p>1")
+    bucket.put("2026/a.html", b"<p>2")
+    with pytest.raises(ConfigurationError, match=r"2025/a\.html.* and .*2026/a\.html.* the same row"):
+        open_source([bucket.url("2025"), bucket.url("2026")])
+    assert len(open_source([bucket.url(), bucket.url("2026/a.html")]).files) == 3

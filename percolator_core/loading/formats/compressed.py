@@ -28,5 +28,5 @@ def open_bytes(path: str) -> BinaryIO:
 
 
 def is_compressed(path: str) -> bool:
-    """Return True if the name of a file ends with ``.gz``."""
-    return (urlsplit(path).path if is_remote(path) else path).endswith(".gz")
+    """Return True if the name of a file ends with ``.gz``, in small or capital letters."""
+    return (urlsplit(path).path if is_remote(path) else path).lower().endswith(".gz")

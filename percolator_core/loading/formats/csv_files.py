@@ -145,15 +145,18 @@ def open_text(path: str, encoding: str | None) -> TextIO:
 
     In UTF-8, other bytes become surrogates. Raises an error of `UNREADABLE`; LookupError: no such encoding.
     """
-    with open_bytes(path) as file:
+    file = open_bytes(path)
+    try:
         start = file.read(3)
-    for bom, name in _BOMS:
-        if start.startswith(bom):
-            encoding = name
-    errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
-    if encoding is not None:
-        codecs.lookup(encoding)  # raise before the file is opened, because it would stay open
-    return io.TextIOWrapper(open_bytes(path), encoding=encoding or "utf-8", errors=errors, newline="")
+        file.seek(0)
+        for bom, name in _BOMS:
+            if start.startswith(bom):
+                encoding = name
+        errors = "surrogateescape" if encoding in {None, "utf-8", "utf-8-sig"} else "strict"
+        return io.TextIOWrapper(file, encoding=encoding or "utf-8", errors=errors, newline="")
+    except BaseException:
+        file.close()
+        raise
 
 
 def guess_delimiter(header: str) -> str:

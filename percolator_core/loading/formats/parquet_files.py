@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from percolator_core.base.location import is_remote
-from percolator_core.loading.objects import resolve
+from percolator_core.loading.objects import ObjectFile
 from percolator_core.loading.records import BadRecord, Origin, Record
 from percolator_core.loading.splits import Split, SplitReader
 
@@ -94,8 +94,7 @@ def _open(path: str) -> Any:
 
     if not is_remote(path):
         return pq.ParquetFile(path)
-    system, place = resolve(path)
-    return pq.ParquetFile(place, filesystem=system)
+    return pq.ParquetFile(ObjectFile(path), pre_buffer=True)  # fewer requests
 
 
 def _one_by_one(batch: Any) -> Iterator[Any]:
