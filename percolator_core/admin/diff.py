@@ -26,7 +26,7 @@ from percolator_core.transaction.snapshot import Snapshot
 _AT_ONCE: Final = 256
 """A batch has at most this many differing rows, and fewer if they are large. One request reads a batch."""
 
-Kind: TypeAlias = Literal["added", "removed", "changed"]
+ChangeKind: TypeAlias = Literal["added", "removed", "changed"]
 RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
 """Returns True if a row of a raw table is wanted; called with its key and its cells."""
 
@@ -47,7 +47,7 @@ class RowChange:
     """The columns that differ."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ChangeKind:
         """The kind of the change: ``added``, ``removed`` or ``changed``."""
         if self.old is None:
             return "added"

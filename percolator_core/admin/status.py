@@ -30,7 +30,7 @@ from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.packing import Command
@@ -98,7 +98,7 @@ class StoreStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Shown):
+class Status(ShownInNotebook):
     """The state of a namespace at the moment ``time``, in microseconds by the server's clock."""
 
     namespace: str

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from percolator_core.catalog.catalog import Entry
-from percolator_core.catalog.column_changes import ColumnChanges, Plan, to_definition
+from percolator_core.catalog.column_changes import ColumnChanges, Pending, to_definition
 from percolator_core.catalog.schema_change_steps import (
     BaseSettler,
     Client,
@@ -110,7 +110,7 @@ class SchemaChanges(ColumnChanges):
         No row moves: the part without rows gets the new tablets.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             wanted = with_range(found, value, upper_is_new=True)
             if wanted == found:
                 return None
@@ -137,7 +137,7 @@ class SchemaChanges(ColumnChanges):
         If the location stays the same, the table keeps its folder, and the folder of ``rule`` is ignored.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             old, new = found.base, rule
             if old is not None and new is not None and old.location == new.location:
                 new = replace(new, folder=old.folder)
@@ -260,7 +260,7 @@ class SchemaChanges(ColumnChanges):
             self._pending(held).sweep()
             yield "sweep"
 
-    def begin(self, entry: Entry, plan: Plan) -> Entry | None:
+    def begin(self, entry: Entry, plan: Pending) -> Entry | None:
         """Write a pending change into the entry. Return the new entry, or None after a concurrent change."""
         token = uuid.uuid4().hex
         pending = {**plan, "token": token}
@@ -274,7 +274,7 @@ class SchemaChanges(ColumnChanges):
         self,
         name: str,
         what: Sequence[str],
-        plan: Callable[[TableDefinition], Plan | None],
+        plan: Callable[[TableDefinition], Pending | None],
         *,
         of_index: bool = False,
     ) -> None:

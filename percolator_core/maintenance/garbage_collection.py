@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 
@@ -21,7 +21,7 @@ _PINS_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Collected(Shown):
+class Collected(ShownInNotebook):
     """The result of a garbage collection.
 
     Snapshots below ``safe_point`` (microseconds) are refused from now on. ``versions`` and ``rows`` are the

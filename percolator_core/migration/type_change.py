@@ -34,7 +34,13 @@ from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.tables.indexes import GONE, described, indexes_of
 from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
-from percolator_core.tables.verify import Repairable, batches, differences, rebuild_indexes, run_in_parts
+from percolator_core.tables.verify import (
+    Repairable,
+    batches,
+    index_differences,
+    rebuild_indexes,
+    run_in_parts,
+)
 
 MOST_PASSES: Final = 3
 """At most this many passes over the table; a pass that finds no difference is the verification.
@@ -249,7 +255,7 @@ def build_index(
             if rule.complete_from is not None:
                 return
             chosen = [one for one in indexes_of(handle) if one.rule == rule]
-            if next(differences(snapshot, handle, chosen), None) is None:
+            if next(index_differences(snapshot, handle, chosen), None) is None:
                 changes.complete_index(table, rule.table)
                 return
         rebuild_indexes(db, table, rule.table)
