@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
+from percolator_core.runtime.batches import batched_by_size
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Predicate, bind, columns_of
 from percolator_core.tables import rows
@@ -104,7 +105,7 @@ _Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
 
 def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Iterator[RowChange]:
     with earlier, later, closing(source.read(earlier)) as left, closing(source.read(later)) as right:
-        for some in _batches(_side_by_side(left, right)):
+        for some in batched_by_size(_side_by_side(left, right), _size, BYTES_AT_ONCE, _AT_ONCE):
             old = iter(source.completed(earlier, [row for row, cells, _ in some if cells is None]))
             new = iter(source.completed(later, [row for row, _, cells in some if cells is None]))
             for row, before, after in some:
@@ -115,26 +116,15 @@ def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Ite
                     yield change
 
 
-def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
-    """Yield, in batches, the rows that differ."""
-    some: list[_Pair] = []
-    size = 0
-    for row, old, new in every:
-        if old == new:
-            continue
-        some.append((row, old, new))
-        size += sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
-        if len(some) == _AT_ONCE or size > BYTES_AT_ONCE:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _size(pair: _Pair) -> int:
+    _, old, new = pair
+    return sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
 
 
 def _side_by_side(
     left: Iterator[tuple[bytes, Cells]], right: Iterator[tuple[bytes, Cells]]
 ) -> Iterator[_Pair]:
-    """Merge both scans in key order, with None for a row that one of them lacks."""
+    """Yield the rows that differ, in key order, with None for a row that one scan lacks."""
     old, new = next(left, None), next(right, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -145,7 +135,8 @@ def _side_by_side(
             yield new[0], None, new[1]
             new = next(right, None)
         else:
-            yield *old, new[1]
+            if old[1] != new[1]:
+                yield *old, new[1]
             old, new = next(left, None), next(right, None)
 
 

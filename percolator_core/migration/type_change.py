@@ -28,6 +28,7 @@ from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.layout.records import PUT
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.conversions import copied, is_widening
 from percolator_core.schema.definition_changes import copy_of, index_of, kind_of, with_copy
 from percolator_core.schema.definitions import Column, TableDefinition
@@ -35,8 +36,8 @@ from percolator_core.tables.indexes import GONE, described, indexes_of
 from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
 from percolator_core.tables.verify import (
+    AT_ONCE,
     Repairable,
-    batches,
     index_differences,
     rebuild_indexes,
     run_in_parts,
@@ -107,7 +108,7 @@ class ColumnCopy:
                 if copy is None:
                     return None
                 is_verified = True
-                for some in batches(self._differing(snapshot, handle, copy)):
+                for some in batched(self._differing(snapshot, handle, copy), AT_ONCE):
                     is_verified = False
                     for _done in run_in_parts(self.db, self._write, some):
                         pass

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from percolator_core.catalog.catalog import LOOKED_AT_EVERY
 from percolator_core.errors import UnknownTable
 from percolator_core.layout.keys import decode_mark, dirty_key, tablet_number
+from percolator_core.runtime.batches import batched
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Mode
 from percolator_core.scripts.replies import Claimed
@@ -232,8 +233,8 @@ class DirtyIndex:
         for places, are_own in ((mine, True), (others, False)):
             start = random.randrange(len(places)) if places else 0
             rotated = places[start:] + places[:start]
-            for first in range(0, len(rotated), at_once):
-                yield rotated[first : first + at_once], are_own
+            for some in batched(rotated, at_once):
+                yield some, are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
         """Extend the leases that have not expired. The cell of an expired one may also run elsewhere."""

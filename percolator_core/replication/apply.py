@@ -23,6 +23,7 @@ from percolator_core.loading import repeatable
 from percolator_core.replication.messages import Change, Relation, Truncation
 from percolator_core.replication.report import ReplicationStopped, SlotInUse
 from percolator_core.replication.targets import Target
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
 from percolator_core.tables.binding import binding_of
@@ -206,8 +207,7 @@ class _Replay:
 
     def _read(self, keys: Iterable[bytes]) -> None:
         wanted = [key for key in keys if key not in self._stored]
-        for start in range(0, len(wanted), _READ_AT_ONCE):
-            some = wanted[start : start + _READ_AT_ONCE]
+        for some in batched(wanted, _READ_AT_ONCE):
             if self._handle.is_typed:
                 self._stored.update(
                     zip(some, rows.read_many(self._t, self._handle, some, self._columns), strict=True)

@@ -15,7 +15,7 @@ The order survives a crash at each step:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -53,6 +53,7 @@ from percolator_core.replication.report import (
 from percolator_core.replication.server import PostgreSQL, Published, Slot
 from percolator_core.replication.stream import Stream
 from percolator_core.replication.targets import Target, choose_targets
+from percolator_core.runtime.batches import batched, batched_by_size
 from percolator_core.runtime.log import Log
 
 MAX_TRANSACTION: Final = 256 << 20
@@ -352,15 +353,15 @@ class _Replicator:
         # Empty, unless an earlier copy or other writers have left rows: the copy of a new table needs no
         # memory.
         extra = set(existing_keys(self.db.snapshot(), target))
-        for rows in _batches(server.rows(published)):
+        for rows in batched_by_size(server.rows(published), _characters, _BATCH_CHARACTERS, _BATCH_ROWS):
             changes = [RowChange(published.relation, None, row, is_insert=True) for row in rows]
             self._write(applier, changes, len(rows))
             if extra:
                 keys = ({name: row[name] for name in target.key} for row in rows)
                 extra.difference_update(target.record(handle, published.relation, key).key for key in keys)
         removals = [Removal(published.relation, key) for key in extra]
-        for start in range(0, len(removals), _BATCH_ROWS):
-            self._write(applier, removals[start : start + _BATCH_ROWS], 0)
+        for some in batched(removals, _BATCH_ROWS):
+            self._write(applier, some, 0)
 
     def _write(self, applier: Applier, changes: Sequence[RowChange | Removal], copied: int) -> None:
         """Write rows of the copy, again while the store does not answer: another session would begin anew."""
@@ -379,17 +380,8 @@ class _Replicator:
         raise _Stop
 
 
-def _batches(rows: Iterable[Fields]) -> Iterator[list[Fields]]:
-    batch: list[Fields] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += sum(len(text or "") for text in row.values())
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _characters(row: Fields) -> int:
+    return sum(len(text or "") for text in row.values())
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import RowExists, TransactionConflict
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name
 from percolator_core.tables.indexes import (
@@ -31,7 +31,7 @@ from percolator_core.tables.indexes import (
 )
 from percolator_core.tables.model import Table
 
-_AT_ONCE: Final = 500
+AT_ONCE: Final = 500
 """The number of rows that one read compares, or one transaction repairs."""
 
 _ATTEMPTS_OF_ONE: Final = 30
@@ -102,7 +102,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str, index: str | None 
     with db.snapshot() as snapshot:
         handle = snapshot.handle_of(name)
         chosen = [one for one in indexes_of(handle) if index in {None, one.rule.table}]
-        for some in batches(index_differences(snapshot, handle, chosen)):
+        for some in batched(index_differences(snapshot, handle, chosen), AT_ONCE):
             for done, refused in run_in_parts(db, lambda t, part: repair(t, t.handle_of(name), part), some):
                 repaired += done
                 twice += refused
@@ -186,7 +186,7 @@ def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[I
     columns = [index.rule.column for index in found]
     if not columns:
         return
-    for some in batches(t.scan(handle.name, columns=columns)):
+    for some in batched(t.scan(handle.name, columns=columns), AT_ONCE):
         for index in found:
             name, table = index.rule.column, t.handle_of(index.rule.table)
             pairs = [(cells[name], row) for row, cells in some if name in cells]
@@ -200,7 +200,7 @@ def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[I
 def _stray(t: Readable, handle: TableHandle, index: Index) -> Iterator[IndexDifference]:
     table = t.handle_of(index.rule.table)
     field = handle.columns[index.rule.column]
-    for some in batches(_entries(t, table, index)):
+    for some in batched(_entries(t, table, index), AT_ONCE):
         cells = t.values_of((handle, row, [field]) for _, row in some)
         for (value, row), (cell,) in zip(some, cells, strict=True):
             if cell != value:
@@ -214,10 +214,3 @@ def _entries(t: Readable, table: TableHandle, index: Index) -> Iterator[tuple[by
         return ((value, cells[holder]) for value, cells in t.scan(table.name, columns=[holder]))
     codec = KeyCodec(table.definition)
     return (index.split(codec.encode(tuple(entry.values()))) for entry in t.select(table.name))
-
-
-def batches(every: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists of the size that one read compares, or one transaction repairs."""
-    found = iter(every)
-    while some := list(islice(found, _AT_ONCE)):
-        yield some
