@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from percolator_core.admin.browse import RowsPage, browse, page_before
-from percolator_core.admin.status import locks
+from percolator_core.admin.locks import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
 from percolator_core.notation.bytestext import parse_bytes
 from percolator_core.notation.error import NotationError
