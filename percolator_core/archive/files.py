@@ -241,7 +241,7 @@ def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:
     # The key ranges of full row sets follow each other, so only one of them is in memory at a time.
     streams: list[Iterator[Line]] = [chain.from_iterable(_lines(location, one) for one in full)]
     streams += [_lines(location, one) for one in deltas]
-    # Of equal cells, the merge yields the one of the last stream last.
+    # If several streams have a cell, the merge yields the version of the last stream last.
     for _, versions in groupby(heapq.merge(*streams, key=itemgetter(0, 1)), itemgetter(0, 1)):
         *_, last = versions
         yield last

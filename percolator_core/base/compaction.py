@@ -1,9 +1,9 @@
 """Compaction: merge row sets of one tablet, so that a read looks at fewer of them, and drop removed rows.
 
 Row sets whose key ranges do not overlap form a *run*; the number of runs is the height of the base. A
-merge takes the smallest runs: as many as possible, but the largest of them must not be larger than the others
-together. So a row is written again about once for each doubling of the base (the size-tiered compaction of
-Cassandra).
+merge takes as many of the smallest runs as possible, but the largest of them must not be larger than all the
+others together. So a row is written again about once for each doubling of the base (as in Cassandra's
+size-tiered compaction).
 """
 
 from __future__ import annotations

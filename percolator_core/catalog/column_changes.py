@@ -31,7 +31,7 @@ Pending: TypeAlias = dict[str, Any]
 
 
 class ColumnChanges(ABC):
-    """The changes of columns and indexes; `percolator_core.catalog.schema_change.SchemaChanges` has all."""
+    """The changes of columns and indexes. `percolator_core.catalog.schema_change` has the other changes."""
 
     _client: Client
 
@@ -43,7 +43,7 @@ class ColumnChanges(ABC):
 
     @abstractmethod
     def drop_unused_indexes(self, name: str) -> None:
-        """Drop the tables of indexes that the table does not have any more."""
+        """Drop the index tables that no index of the table uses."""
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a column to a typed table; existing rows have ``column.missing``. See `Database.add_column`."""
@@ -76,9 +76,9 @@ class ColumnChanges(ABC):
         self._change(name, what, lambda found: to_definition(found, with_null(found, column)))
 
     def add_index(self, name: str, column: str, *, unique: bool) -> None:
-        """Add an index without entries of earlier rows, which `complete_index` follows.
+        """Add an index. From now on, each writer also writes the entries of its rows.
 
-        Writers keep the entries of the rows that they write from now on.
+        The caller then adds the entries of the earlier rows, and calls `complete_index`.
         """
 
         def plan(found: TableDefinition) -> Pending | None:

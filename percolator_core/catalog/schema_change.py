@@ -122,7 +122,7 @@ class SchemaChanges(ColumnChanges):
         self._change(name, ["add range", value.hex()], plan)
 
     def range_refusal(self, name: str, value: bytes) -> str:
-        """Return an empty text if a range can be split at an encoded value, else the reason and the mend."""
+        """Return "" if a range can be split at an encoded value, else why it cannot, and what to do."""
         entry = self._catalog.entry(name)
         try:
             if entry is not None:
@@ -186,7 +186,7 @@ class SchemaChanges(ColumnChanges):
         self.drop_unused_indexes()
 
     def drop_unused_indexes(self, name: str | None = None) -> None:
-        """Drop the tables of indexes that their table, by default any table, does not have any more.
+        """Drop the tables of indexes that the table ``name`` has no more; None means every table.
 
         The name of an index that was added later is never used again, so an unused index stays unused.
         """

@@ -1,4 +1,4 @@
-"""The care of a store: ``locks``, ``resolve``, ``gc`` and ``reindex``."""
+"""The commands of maintenance: ``locks``, ``resolve``, ``gc`` and ``reindex``."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ from percolator_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-ProjectKind = Literal["typed", "html", "words"]
+Kind = Literal["typed", "html", "words"]
 
-_LOADS: Final[dict[ProjectKind, tuple[str, ...]]] = {
+_LOADS: Final[dict[Kind, tuple[str, ...]]] = {
     "typed": ("data", "--format", "csv", "--table", "orders"),
     "html": ("data", "--format", "html", "--base-url", "/", "--table", "documents"),
     "words": ("data", "--table", "documents", "--key", "id"),
 }
 """The arguments of ``percolator load`` for the project's data; ``--chain`` follows."""
 
-_SHOWS: Final[dict[ProjectKind, str]] = {
+_SHOWS: Final[dict[Kind, str]] = {
     "typed": "percolator scan shops                     # show the sums, which are also in $module.sqlite",
     "html": "python -m $module.search water",
     "words": "percolator scan totals                    # show the counts",
@@ -53,7 +53,7 @@ _FOLDERS: Final = {"data", "dags", "schemas", "tests", "wheels"}
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder: new, or empty.")],
     template: Annotated[
-        ProjectKind,
+        Kind,
         typer.Option(
             help="typed: sums over rows of typed tables, exported to SQLite. html: a search index of HTML "
             "pages. words: counts of words, in raw tables.",
@@ -73,7 +73,7 @@ def init(
     )
 
 
-def write_project(folder: Path, template: ProjectKind = "typed") -> list[Path]:
+def write_project(folder: Path, template: Kind = "typed") -> list[Path]:
     """Write the project into ``folder``, which is created if it is missing; return the files.
 
     Raises:

@@ -142,7 +142,7 @@ class BaseMaintainer:
             return TableFlushed(0, 0, time.monotonic() - begun)
         weights = dict(zip(numbers, self._weigh([handle.tags[number] for number in numbers]), strict=True))
         now = self._client.oracle.timestamp()
-        # `memory` is the limit for the whole table, and these tablets may use their share of it.
+        # `memory` is the limit for the whole table: give these tablets their share of it.
         memory = rule.memory and rule.memory * len(numbers) // handle.tablets
         before = now if everything else _cold_before(rule, memory, list(weights.values()), now)
         rows = size = 0

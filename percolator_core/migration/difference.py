@@ -72,7 +72,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be lost: tables and columns that may be dropped, and columns whose type may be narrowed.
+    """The tables and columns that may be dropped, and the columns whose type may be narrowed.
 
     A column is named ``table.column``.
     """

@@ -174,8 +174,8 @@ class DirtyIndex:
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
         parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
         cells by observer, 0 without an entry. ``waits`` has, for some observers, the seconds by which their
-        marks become due later. Tablets with numbers outside ``own`` are examined only if no cell is due in
-        those. ``only`` has the tags of the only tablets to examine; None means all.
+        marks become due later. ``own`` has the numbers of the tablets to examine first; others are examined
+        only if these have no due cell. ``only`` has the tags of the tablets to examine; None means all.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -219,7 +219,7 @@ class DirtyIndex:
     def _rounds(
         self, own: Collection[int], only: Collection[bytes] | None
     ) -> Iterator[tuple[list[Place], bool]]:
-        """Yield the places in parts, own tablets first; with each part, True if its tablets are own ones.
+        """Yield the places in parts, own tablets first. The second value is True if a part has own tablets.
 
         Both kinds begin at a random place, so that two workers rarely examine the same places (section 2.4).
         """

@@ -84,7 +84,7 @@ def stored_targets(db: Database, slot: str) -> dict[str, Target]:
 
 
 class Applier:
-    """Applies changes for one slot. ``state`` is that after the last transaction."""
+    """Applies changes for one slot. ``state`` is the state after the last transaction."""
 
     def __init__(self, db: Database, slot: str, state: SlotState, targets: Mapping[str, Target]) -> None:
         self._db = db
@@ -94,9 +94,9 @@ class Applier:
         self._written_tables = b""
 
     def take_over(self) -> None:
-        """Become the process that may apply, from the state on that the store has now.
+        """Become the process that may apply, and continue from the state that the store has now.
 
-        The earlier owner may have applied more since the state was read: the position must not go back.
+        The earlier owner may have applied more since the state was read, and the position must not go back.
 
         Raises:
             SlotInUse: another process copies the tables.
@@ -266,7 +266,8 @@ class _Replay:
                 self._put(key, cells, self._stored[key])
             except RowExists:
                 taken.append(key)
-        # Rows that have exchanged values of a unique column: each is in the way of another one.
+        # Rows may have exchanged the values of a unique column. Then no order of updates is possible: remove
+        # these rows, and insert them again.
         for key in taken:
             rows.remove(t, handle, key)
         for key in taken:

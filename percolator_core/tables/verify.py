@@ -167,7 +167,7 @@ def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) 
 def _as_it_is(
     t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """Return the row's indexed cell, and the row to which the entry belongs; None if there is no entry."""
+    """Return the row's indexed cell, and the row of the entry for ``value``; None if there is no entry."""
     (cell,), (entry,) = (t.values(*wanted) for wanted in _of(t, handle, index, value, row))
     return cell, entry if index.rule.unique or entry is None else row
 
