@@ -28,7 +28,7 @@ _AT_ONCE: Final = 256
 """A batch has at most this many differing rows, and fewer if they are large. One request reads a batch."""
 
 ChangeKind: TypeAlias = Literal["added", "removed", "changed"]
-RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
+RowTest: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
 """Returns True if a row of a raw table is wanted; called with its key and its cells."""
 
 
@@ -66,7 +66,7 @@ def changes(
     begin: int | datetime,
     end: int | datetime | None = None,
     *,
-    where: Predicate | RawFilter | None = None,
+    where: Predicate | RowTest | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[RowChange]:
     """Yield the rows of a table that differ between two times, in the order of their keys.
@@ -143,7 +143,7 @@ def _side_by_side(
 def _source(
     handle: TableHandle,
     table: type[Table] | str,
-    where: Predicate | RawFilter | None,
+    where: Predicate | RowTest | None,
     columns: Sequence[str] | None,
 ) -> _Raw | _Typed:
     if handle.is_typed or not isinstance(table, str):
@@ -157,7 +157,7 @@ def _source(
 class _Raw:
     """Reads a raw table: the interface is that of `_Typed`."""
 
-    def __init__(self, table: str, where: RawFilter | None, columns: Sequence[str] | None) -> None:
+    def __init__(self, table: str, where: RowTest | None, columns: Sequence[str] | None) -> None:
         self._table = table
         self._where = where
         self._columns = columns

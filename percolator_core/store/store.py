@@ -280,7 +280,7 @@ class Store:
             replies = self.call_many(commands, together)
         return _decoded(several, replies)
 
-    def tell_newest(self, newest: Callable[[], int]) -> None:
+    def set_newest(self, newest: Callable[[], int]) -> None:
         """Set a function for the newest timestamp seen, beyond which an oracle that lost data moves."""
         self._connector.newest = newest
 
