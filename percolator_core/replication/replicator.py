@@ -2,7 +2,7 @@
 
 The order survives a crash at each step:
 
-1. The store gets the state ``copying``. A slot without a state in the store is of another program.
+1. The store gets the state ``copying``. A slot without a state in the store belongs to another program.
 2. The slot is made, and with it the snapshot of its start. After a crash the snapshot is lost: the next start
    finds ``copying``, drops the slot, and copies again from the beginning; equal cells are not written again.
 3. The tables are copied as of the snapshot, and rows that PostgreSQL lacks are removed.

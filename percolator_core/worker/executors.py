@@ -35,8 +35,10 @@ _FEWEST_RUNS: Final = 8
 
 _RESERVED_PAUSE: Final = 0.01
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims while fewer than half of the slots are free: with a free reserved slot, or
-without."""
+"""While fewer than half of the slots are free, claims are this many seconds apart.
+
+The first number is for an executor with a free reserved slot, the second number for one without.
+"""
 
 _ORDERED_LIMIT: Final = 64
 """The limit for ``order: most_notified``, because concurrent runs do not see each other's results."""
