@@ -303,7 +303,7 @@ class Hub:
 
     def _run_ready(self) -> bool:
         ran = bool(self._ready or self._calls)
-        for _ in range(len(self._calls)):  # the number is fixed: a call may add itself again
+        for _ in range(len(self._calls)):  # a call may add itself again, until a parked task goes on
             try:
                 self._calls[0]()
             finally:
