@@ -37,10 +37,7 @@ _LINES: Final = (40.0, 58.0)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A choice of what is drawn: ``opened`` are the tables whose columns are not folded.
-
-    With ``reads``, columns that are only read are drawn, too.
-    """
+    """The tables whose columns are not folded; with ``reads``, columns that are only read are drawn, too."""
 
     opened: frozenset[str] = frozenset()
     reads: bool = False
