@@ -184,7 +184,7 @@ def count_in_spark(lines: Path) -> Totals | None:
         check_java()
     except ConfigurationError:
         return None
-    command = [sys.executable, "-m", "percolator_core.spark.recount", str(lines)]
+    command = [sys.executable, "-m", "percolator_bench.recount", str(lines)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PercolatorError(f"the events could not be counted anew by Spark: {done.stderr[-1000:]}")

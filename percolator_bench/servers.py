@@ -14,7 +14,7 @@ import redis
 
 from percolator_core.database import Database, connect
 from percolator_core.store.embedded.folder import COMPACT
-from percolator_core.store.private_server import LOOPBACK, PrivateServer
+from percolator_torture.servers.private_server import LOOPBACK, PrivateServer
 
 Transport = Literal["unix", "tcp"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("unix", "tcp")

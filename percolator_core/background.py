@@ -20,7 +20,7 @@ from percolator_core.store import Hub, Store
 T = TypeVar("T")
 
 WIDTH: Final = 1000
-"""At most this many functions run at a time; further ones wait for a place."""
+"""At most this many functions run at a time, because each takes about 10 KiB, and its transaction more."""
 
 _CLOSED: Final = "the database was closed before the function ended: its requests may have been executed"
 

@@ -82,8 +82,7 @@ def demand(db: Database, chain: Chain) -> Demand:
 def _attended(chain: Chain, workers: Iterable[LiveWorker]) -> set[str]:
     """Return the observers that continuous workers run.
 
-    While a worker of another chain is alive, all observers count as run, because a drain must not start
-    beside that worker.
+    While a worker of another chain is alive, all observers are returned, because no drain may start then.
     """
     taken: set[str] = set()
     for worker in workers:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.database import Database
+from percolator_core.runtime.batches import batched_by_size
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.predicates import Predicate, bind, columns_of
 from percolator_core.tables import rows
@@ -26,8 +27,8 @@ from percolator_core.transaction.snapshot import Snapshot
 _AT_ONCE: Final = 256
 """A batch has at most this many differing rows, and fewer if they are large. One request reads a batch."""
 
-Kind: TypeAlias = Literal["added", "removed", "changed"]
-RawFilter: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
+ChangeKind: TypeAlias = Literal["added", "removed", "changed"]
+RowTest: TypeAlias = Callable[[bytes, Mapping[str, bytes]], bool]
 """Returns True if a row of a raw table is wanted; called with its key and its cells."""
 
 
@@ -47,7 +48,7 @@ class RowChange:
     """The columns that differ."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ChangeKind:
         """The kind of the change: ``added``, ``removed`` or ``changed``."""
         if self.old is None:
             return "added"
@@ -65,7 +66,7 @@ def changes(
     begin: int | datetime,
     end: int | datetime | None = None,
     *,
-    where: Predicate | RawFilter | None = None,
+    where: Predicate | RowTest | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[RowChange]:
     """Yield the rows of a table that differ between two times, in the order of their keys.
@@ -104,7 +105,7 @@ _Pair: TypeAlias = tuple[bytes, Cells | None, Cells | None]
 
 def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Iterator[RowChange]:
     with earlier, later, closing(source.read(earlier)) as left, closing(source.read(later)) as right:
-        for some in _batches(_side_by_side(left, right)):
+        for some in batched_by_size(_side_by_side(left, right), _size, BYTES_AT_ONCE, _AT_ONCE):
             old = iter(source.completed(earlier, [row for row, cells, _ in some if cells is None]))
             new = iter(source.completed(later, [row for row, _, cells in some if cells is None]))
             for row, before, after in some:
@@ -115,26 +116,15 @@ def _differing(earlier: Snapshot, later: Snapshot, source: _Raw | _Typed) -> Ite
                     yield change
 
 
-def _batches(every: Iterator[_Pair]) -> Iterator[list[_Pair]]:
-    """Yield, in batches, the rows that differ."""
-    some: list[_Pair] = []
-    size = 0
-    for row, old, new in every:
-        if old == new:
-            continue
-        some.append((row, old, new))
-        size += sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
-        if len(some) == _AT_ONCE or size > BYTES_AT_ONCE:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _size(pair: _Pair) -> int:
+    _, old, new = pair
+    return sum([len(cell) for cells in (old, new) if cells for cell in cells.values() if cell])
 
 
 def _side_by_side(
     left: Iterator[tuple[bytes, Cells]], right: Iterator[tuple[bytes, Cells]]
 ) -> Iterator[_Pair]:
-    """Merge both scans in key order, with None for a row that one of them lacks."""
+    """Yield the rows that differ, in key order, with None for a row that one scan lacks."""
     old, new = next(left, None), next(right, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -145,14 +135,15 @@ def _side_by_side(
             yield new[0], None, new[1]
             new = next(right, None)
         else:
-            yield *old, new[1]
+            if old[1] != new[1]:
+                yield *old, new[1]
             old, new = next(left, None), next(right, None)
 
 
 def _source(
     handle: TableHandle,
     table: type[Table] | str,
-    where: Predicate | RawFilter | None,
+    where: Predicate | RowTest | None,
     columns: Sequence[str] | None,
 ) -> _Raw | _Typed:
     if handle.is_typed or not isinstance(table, str):
@@ -166,7 +157,7 @@ def _source(
 class _Raw:
     """Reads a raw table: the interface is that of `_Typed`."""
 
-    def __init__(self, table: str, where: RawFilter | None, columns: Sequence[str] | None) -> None:
+    def __init__(self, table: str, where: RowTest | None, columns: Sequence[str] | None) -> None:
         self._table = table
         self._where = where
         self._columns = columns

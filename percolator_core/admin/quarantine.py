@@ -30,6 +30,7 @@ from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain
+from percolator_core.runtime.batches import batched
 from percolator_core.scripts import calls
 
 _COUNTED_AT_ONCE: Final = 500
@@ -280,8 +281,8 @@ class Quarantine:
                 mark = encode_mark(handle.encode(cell.column), cell.row)
                 marked.setdefault((tag, cell.observer), []).append((mark, cell))
         for (tag, name), every in marked.items():
-            for start in range(0, len(every), _CHANGED_AT_ONCE):
-                yield tag, name, every[start : start + _CHANGED_AT_ONCE]
+            for some in batched(every, _CHANGED_AT_ONCE):
+                yield tag, name, some
 
     def _requeue(self, tag: bytes, observer: str, *marks: bytes) -> int:
         """Make these cells dirty; without marks, all cells of the observer in the tablet."""

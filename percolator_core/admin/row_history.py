@@ -76,8 +76,8 @@ class RowHistory:
     """Cells of a row as of ``at`` (µs), one `CellHistory` for each column.
 
     ``behind`` is the last column of the page if there are more columns, else None. ``marker`` has the
-    versions of a typed row's marker, which tell when the row existed: from a version with a value on, the row
-    exists; from a version without a value on, it does not. For a raw table ``marker`` is empty.
+    versions of a typed row's marker: the row exists after a version with a value, and does not exist after a
+    version without a value. For a raw table ``marker`` is empty.
     """
 
     at: int
@@ -238,7 +238,7 @@ def _cells(  # noqa: PLR0917
 def _older(
     db: Database, handle: TableHandle, row: bytes, cells: Sequence[CellHistory], at: int
 ) -> list[CellHistory]:
-    """Read the version that a reader sees of each cell of which only newer versions were read."""
+    """Read the visible version of each cell for which only newer versions were read."""
     late = [cell for cell in cells if cell.version is None and cell.more]
     tag = handle.tag(row)
     reads = [calls.read(tag, at, row, [handle.columns[cell.column].encoded]) for cell in late]

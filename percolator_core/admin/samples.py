@@ -67,8 +67,8 @@ class Sample:
 def record(db: Database, status: Status, keep: float, peaks: Mapping[str, int] | None = None) -> None:
     """Add a sample of ``status``. Remove the samples that were taken more than ``keep`` seconds before it.
 
-    ``peaks`` has the highest backlog of each observer since the sample before, if somebody has counted it in
-    between.
+    ``peaks`` has the highest backlog of each observer that was counted since the previous sample; None if
+    nobody counted.
 
     Some older samples may stay for a while. If a request is repeated after a lost reply, the sample is added
     twice, which does no harm.
@@ -95,8 +95,7 @@ def record(db: Database, status: Status, keep: float, peaks: Mapping[str, int] |
         *([row[column] for row in rows] for column in range(len(ObserverSample._fields))),
     ]
     names = _pack([one.name for one in status.observers])
-    # The time is that of the server's clock, like the ids of the entries. Redis removes only whole blocks of
-    # entries.
+    # The time and the ids of the entries are from the server's clock. Redis removes only blocks of entries.
     oldest = max(0, int(status.time / 1000 - keep * 1000))
     key = db.store.keyspace.samples
     add = (b"XADD", key, b"MINID", b"~", oldest, b"*", names, _pack(numbers))
@@ -111,11 +110,11 @@ def samples(
 ) -> list[Sample]:
     """Return the samples from ``since`` to ``until`` (µs, inclusive; None is no bound), oldest first.
 
-    If there are more than ``limit`` samples (2 or more), they are merged into as many. The time from the
-    first to the last is divided into equal parts, and each part gives its first sample, with the highest
-    ``peak``, ``oldest``, ``failed``, ``locks``, ``memory`` and ``drains`` of the part. The last sample is not
-    merged. If there are more than `READ` samples, only some of each part are read, so that the cost is
-    bounded: then a short peak may be missing.
+    If there are more than ``limit`` samples (2 or more), they are merged into ``limit``. The time from the
+    first to the last is divided into equal parts. For each part, its first sample is returned, with the
+    highest ``peak``, ``oldest``, ``failed``, ``locks``, ``memory`` and ``drains`` of the part. The last
+    sample is not merged. If there are more than `READ` samples, only some of each part are read, so that the
+    cost is bounded: then a short peak may be missing.
 
     Raises:
         ValueError: the limit is below 2.

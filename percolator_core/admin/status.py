@@ -16,8 +16,6 @@ from typing import Any, Final
 from percolator_core.admin.bases import BaseStatus, base_status
 from percolator_core.database import Database
 from percolator_core.layout.keys import (
-    CellAddress,
-    decode_primary,
     dirty_key,
     failed_key,
     locks_key,
@@ -25,12 +23,10 @@ from percolator_core.layout.keys import (
     rows_key,
     tablet_number,
 )
-from percolator_core.layout.records import unpack_lock
-from percolator_core.maintenance.locks import Locks
 from percolator_core.notifications.activation import LiveWorker, live_workers
 from percolator_core.notifications.counts import RunCounts, run_counts
 from percolator_core.observers import Chain
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.store.eviction import refuse_eviction
 from percolator_core.store.packing import Command
@@ -98,7 +94,7 @@ class StoreStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Shown):
+class Status(ShownInNotebook):
     """The state of a namespace at the moment ``time``, in microseconds by the server's clock."""
 
     namespace: str
@@ -142,26 +138,6 @@ class Status(Shown):
     def idle(self) -> bool:
         """True if no cell is dirty; a cell in quarantine is not dirty."""
         return self.backlog == 0
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLock:
-    """A lock in the lock index. ``age`` is the time in seconds since the lock was written or refreshed.
-
-    ``start_timestamp`` identifies the transaction. ``primary`` is its primary cell, as ``(table, row,
-    column)``. ``owner_alive`` is True if the client that wrote the lock lives.
-    """
-
-    table: str
-    row: bytes
-    column: str
-    start_timestamp: int
-    age: float
-    time_to_live: float
-    primary: tuple[str, bytes, str]
-    is_primary: bool
-    owner: str
-    owner_alive: bool
 
 
 def status(db: Database, chain: Chain | None = None) -> Status:
@@ -234,42 +210,6 @@ def tablets(db: Database, table: str, chain: Chain | None = None) -> list[Tablet
         )
         for tag in handle.tags
     ]
-
-
-def locks(db: Database, limit: int = 1000) -> list[HeldLock]:
-    """Return the oldest ``limit`` locks (1 or more) of a namespace, oldest first.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        ValueError: ``limit`` is below 1.
-    """
-    if limit < 1:
-        raise ValueError(f"limit is 1 or more, not {limit}")
-    found = Locks(db.client).oldest(limit)
-    now = db.store.now()
-    unpacked = [unpack_lock(lock.packed) for lock in found]
-    owners = sorted({lock.owner for lock in unpacked})
-    alive = call(db, [db.client.liveness(owner) for owner in owners])
-    living = {owner for owner, lives in zip(owners, alive, strict=True) if lives}
-    name = db.catalog.column_name
-    held = []
-    for place, lock in zip(found, unpacked, strict=True):
-        primary = decode_primary(lock.primary)
-        held.append(
-            HeldLock(
-                table=place.table,
-                row=place.row,
-                column=name(place.table, place.column),
-                start_timestamp=place.start_ts,
-                age=max(0.0, (now - place.wall) / 1e6),
-                time_to_live=lock.ttl_ms / 1000,
-                primary=(primary.table, primary.row, name(primary.table, primary.column)),
-                is_primary=primary == CellAddress(place.tag, place.row, place.column),
-                owner=lock.owner.decode(errors="replace"),
-                owner_alive=lock.owner in living,
-            )
-        )
-    return held
 
 
 def observed_tablets(

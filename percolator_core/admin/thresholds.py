@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from percolator_core.admin.status import HeldLock, ObserverStatus, Status
+from percolator_core.admin.locks import HeldLock
+from percolator_core.admin.status import ObserverStatus, Status
 from percolator_core.notation.amounts import count_of, show_age, show_size
 from percolator_core.observers.scheduling import ObserverThresholds, ThresholdsDeclaration
 

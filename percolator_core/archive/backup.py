@@ -31,7 +31,7 @@ from percolator_core.errors import ConfigurationError, SnapshotTooOld
 from percolator_core.layout.keys import acknowledged
 from percolator_core.layout.records import KIND
 from percolator_core.maintenance.methods import Maintenance
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.definitions import to_json
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.snapshot import Snapshot
@@ -51,7 +51,7 @@ _DELTAS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class BackedUp(Shown):
+class BackedUp(ShownInNotebook):
     """The result of a backup: its ``number``, from 1, and the ``timestamp`` (microseconds) of its snapshot.
 
     ``tables`` counts the tables, indexes included. ``written`` counts the new files except the manifest, and

@@ -35,6 +35,7 @@ from percolator_core.base.manifest import row_set_of
 from percolator_core.base.row_set import KEY, RAW_COLUMN, RAW_VALUE, RowSet
 from percolator_core.errors import BaseDamaged, PercolatorError
 from percolator_core.layout.records import unpack_version
+from percolator_core.runtime.batches import batched_by_size
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.arrow_values import batch_of, pyarrow
 
@@ -203,7 +204,9 @@ def write_cells(
     Return the row sets by digest. Those in ``known`` are not written again. Raises StoreUnavailable.
     """
     found: dict[str, RowSet] = {}
-    batches = _batches(lines)
+    schema = row_set.schema_of(_RAW)
+    pieces = batched_by_size(lines, lambda line: sum(map(len, line)), _BATCH_BYTES)
+    batches = (_batch(schema, some) for some in pieces)
     more = next(batches, None)
     while more is not None:
         size, some, digest = 0, [], blake2b(digest_size=16)
@@ -220,22 +223,8 @@ def write_cells(
     return found
 
 
-def _batches(lines: Iterable[Line]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Yield cells in batches, each with its cells as unambiguous bytes, for the digest."""
-    schema = row_set.schema_of(_RAW)
-    some: list[Line] = []
-    size = 0
-    for line in lines:
-        some.append(line)
-        size += sum(map(len, line))
-        if size >= _BATCH_BYTES:
-            yield _batch(schema, some)
-            some, size = [], 0
-    if some:
-        yield _batch(schema, some)
-
-
 def _batch(schema: pa.Schema, lines: Sequence[Line]) -> tuple[pa.RecordBatch, bytes]:
+    """Return cells as a batch, and as unambiguous bytes for the digest."""
     rows = [(key, column, unpack_version(version).commit_ts, version) for key, column, version in lines]
     parts = [len(part).to_bytes(4, "big") + part for line in lines for part in line]
     return batch_of(schema, rows), b"".join(parts)
@@ -252,7 +241,7 @@ def read_cells(location: Location, tablet: TabletFiles) -> Iterator[Line]:
     # The key ranges of full row sets follow each other, so only one of them is in memory at a time.
     streams: list[Iterator[Line]] = [chain.from_iterable(_lines(location, one) for one in full)]
     streams += [_lines(location, one) for one in deltas]
-    # Of equal cells, the merge yields the one of the last stream last.
+    # If several streams have a cell, the merge yields the version of the last stream last.
     for _, versions in groupby(heapq.merge(*streams, key=itemgetter(0, 1)), itemgetter(0, 1)):
         *_, last = versions
         yield last

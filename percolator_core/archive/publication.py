@@ -20,7 +20,7 @@ from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import PercolatorError, SnapshotTooOld
 from percolator_core.layout.keys import MARKER, decode_column, is_internal
 from percolator_core.layout.records import unpack_version
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.partitions import pieces
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.arrow_values import batch_of
@@ -49,7 +49,7 @@ _PAUSE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Shown):
+class Published(ShownInNotebook):
     """A published version: the table as of ``timestamp`` (microseconds).
 
     ``version`` is its number in the Delta table. ``mode`` is ``"incremental"`` if only changed and removed

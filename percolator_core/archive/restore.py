@@ -29,7 +29,7 @@ from percolator_core.errors import ConfigurationError, PercolatorError, abbrevia
 from percolator_core.layout.keys import dirty_key, encode_mark, failed_key, is_internal
 from percolator_core.layout.records import KIND, unpack_version
 from percolator_core.maintenance.methods import Maintenance
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.definitions import from_json
 from percolator_core.scripts import calls
 
@@ -44,7 +44,7 @@ _MARKS_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Shown):
+class Restored(ShownInNotebook):
     """The result of a restore of the backup ``number``, which is as of ``timestamp`` (microseconds).
 
     ``tables`` counts the tables, indexes included. ``rows`` and ``cells`` include internal ones, such as

@@ -83,8 +83,8 @@ class BaseChanges:
         for rows in _steps(base.rows(b"", None), handle.is_typed):
             if self._store.run(calls.restore(tag, reference, handle.version, rows)) == "changed":
                 return False
-        # Snapshots below this timestamp are refused: a scan of such a snapshot may have passed a row's
-        # position in the store before the row was restored there, and would not find the base any more.
+        # Refuse snapshots below this timestamp. A scan of such a snapshot may have passed a row's position in
+        # the store before the row was restored. It would find the row neither in the store nor in the base.
         safe = self._client.oracle.timestamp()
         call = calls.leave_base(tag, reference, handle.version, safe)
         [left] = self._store.run_all([call], durably=True)

@@ -1,7 +1,7 @@
 """Remove those files of a tablet that no reader needs any more.
 
 A reader needs the files of the manifest that was valid when it began. So the files of the valid manifest
-stay, and so do the files of each manifest that was replaced since a given moment.
+stay, and also the files of each manifest that was replaced since a given moment.
 
 A maintainer writes row sets before a manifest names them, so a file that no manifest names may be new.
 Therefore a manifest with the same content and a new number is published before any file is removed. After

@@ -1,9 +1,9 @@
 """Compaction: merge row sets of one tablet, so that a read looks at fewer of them, and drop removed rows.
 
 Row sets whose key ranges do not overlap form a *run*; the number of runs is the height of the base. A
-merge takes the smallest runs: as many as possible, but the largest of them must not be larger than the others
-together. So a row is written again about once for each doubling of the base (the size-tiered compaction of
-Cassandra).
+merge takes as many of the smallest runs as possible, but the largest of them must not be larger than all the
+others together. So a row is written again about once for each doubling of the base (as in Cassandra's
+size-tiered compaction).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CACHE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class MergePlan:
     """The entries to merge, as positions in the manifest, and the gain per written byte.
 
     ``gain`` grows with the number of runs and removed rows that disappear.
@@ -48,7 +48,7 @@ class Plan:
     gain: float
 
 
-def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
+def plan(manifest: Manifest, *, everything: bool = False) -> MergePlan | None:
     """Return the next row sets to merge; None if a merge gains too little.
 
     With ``everything`` all runs become one, without removed rows or needlessly small row sets.
@@ -67,7 +67,7 @@ def plan(manifest: Manifest, *, everything: bool = False) -> Plan | None:
     height = sum(1 for run in runs if inside.issuperset(run))
     entries = [manifest.entries[number] for number in chosen]
     removed = sum(map(_removed, entries)) / len(entries)
-    return Plan(chosen, (max(0, height - 1) + removed) / sum(entry.row_set.size for entry in entries))
+    return MergePlan(chosen, (max(0, height - 1) + removed) / sum(entry.row_set.size for entry in entries))
 
 
 def _all(manifest: Manifest) -> tuple[int, ...]:

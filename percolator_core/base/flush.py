@@ -132,7 +132,7 @@ class TabletFlush:
         return found
 
     def _size(self, step: ColdRows) -> int:
-        """The bytes of a step; keys and names that a raw table's file repeats count one eighth."""
+        """The bytes of a step. A raw table's file repeats keys and names; repetitions count an eighth."""
         size = len(step.keys) + len(step.versions)
         return size if self._definition.is_typed else size + repeated(step) // 8
 

@@ -131,8 +131,8 @@ def publish(store: Store, folder: TabletFolder, expected: bytes, manifest: Manif
     """Write a manifest, and make it valid if ``expected`` is the reference of the manifest that is valid now.
 
     Return the new reference, or None if the store has refused it. The row sets of the manifest must be
-    complete and on disk. The files are kept after a refusal: if the call was sent twice, the first attempt
-    may have published the manifest, and a later manifest may name the same row sets.
+    complete and on disk. The files are kept after a refusal, because the refused call may be a second copy:
+    then the first copy has published the manifest, and a later manifest may name the same row sets.
 
     Raises:
         StoreUnavailable: the store or the location does not answer.

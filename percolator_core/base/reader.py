@@ -190,7 +190,8 @@ class RowSetReader:
         tail = self._tail()
         numbers = [tail.numbers[name] for name in columns if name in tail.numbers]
         chunks = [group * len(tail.numbers) + number for number in numbers]
-        # Memory that is not written to costs nothing. A lack of it is not damage.
+        # Pages of this memory that are never written cost nothing. The memory is allocated before the block
+        # that reports errors as damage: a lack of memory is not damage.
         file = mmap.mmap(-1, self.entry.row_set.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with self._reporting_damage():
             self._fetch(file, [(chunk, *chunk_range(tail.metadata, chunk)) for chunk in sorted(chunks)])

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from percolator_core.base.location import Location
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.tables.arrow_values import arrow_type, batch_of, pyarrow
@@ -131,8 +132,8 @@ def batches(definition: TableDefinition, rows: Sequence[BaseRow]) -> Iterator[pa
         ValueError: a key is no key of the table.
     """
     as_batch = _typed_batch if definition.is_typed else _raw_batch
-    for start in range(0, len(rows), GROUP_ROWS):
-        yield as_batch(definition, rows[start : start + GROUP_ROWS])
+    for some in batched(rows, GROUP_ROWS):
+        yield as_batch(definition, some)
 
 
 def _typed_batch(definition: TableDefinition, rows: Sequence[BaseRow]) -> pa.RecordBatch:

@@ -182,7 +182,10 @@ class TabletBase:
                 yield from rows.combine_chunks().to_batches()
 
     def _arrays(self, entry: int, group: int, columns: Iterable[bytes], *more: str) -> Mapping[str, Values]:
-        """Return columns of a row group of a typed table by name in the file; so are those in ``more``."""
+        """Return columns of a row group of a typed table, by their names in the file.
+
+        ``columns`` are names in the store. ``more`` are names in the file.
+        """
         fields = self._fields
         names = [fields[column][0] for column in columns if column in fields]
         return self.readers[entry].values(group, [*more, *names])

@@ -26,22 +26,24 @@ from percolator_core.schema.definition_changes import (
 from percolator_core.schema.definition_checks import check_definition
 from percolator_core.schema.definitions import Column, TableDefinition, index_definition, to_json
 
-Plan: TypeAlias = dict[str, Any]
+Pending: TypeAlias = dict[str, Any]
 """A pending change in JSON types: its ``kind`` and the arguments of the kind."""
 
 
 class ColumnChanges(ABC):
-    """The changes of columns and indexes; `percolator_core.catalog.schema_change.SchemaChanges` has all."""
+    """The changes of columns and indexes. `percolator_core.catalog.schema_change` has the other changes."""
 
     _client: Client
 
     @abstractmethod
-    def _change(self, name: str, what: Sequence[str], plan: Callable[[TableDefinition], Plan | None]) -> None:
+    def _change(
+        self, name: str, what: Sequence[str], plan: Callable[[TableDefinition], Pending | None]
+    ) -> None:
         """Begin a change of a table, and finish it."""
 
     @abstractmethod
     def drop_unused_indexes(self, name: str) -> None:
-        """Drop the tables of indexes that the table does not have any more."""
+        """Drop the index tables that no index of the table uses."""
 
     def add_column(self, name: str, column: Column) -> None:
         """Add a column to a typed table; existing rows have ``column.missing``. See `Database.add_column`."""
@@ -51,7 +53,7 @@ class ColumnChanges(ABC):
     def drop_column(self, name: str, column: str) -> None:
         """Drop a column and its cells; see `Database.drop_column`."""
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             new = without_column(found, column)
             self._refuse_observed(found, column)
             return to_definition(found, new, sweep=[found.by_name[column].stored])
@@ -74,12 +76,12 @@ class ColumnChanges(ABC):
         self._change(name, what, lambda found: to_definition(found, with_null(found, column)))
 
     def add_index(self, name: str, column: str, *, unique: bool) -> None:
-        """Add an index without entries of earlier rows, which `complete_index` follows.
+        """Add an index. From now on, each writer also writes the entries of its rows.
 
-        Writers keep the entries of the rows that they write from now on.
+        The caller then adds the entries of the earlier rows, and calls `complete_index`.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             table = self._index_table(name, column)
             return to_definition(found, with_index(found, column, unique=unique, table=table))
 
@@ -101,7 +103,7 @@ class ColumnChanges(ABC):
     def start_copy(self, name: str, wanted: Column, if_null: bytes | None) -> None:
         """Begin to copy a column to another type. From now on a write of the column also writes the copy."""
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             new = with_copy(found, wanted, if_null, self._index_table(name, wanted.name))
             self._refuse_observed(found, wanted.name)
             return to_definition(found, new)
@@ -111,7 +113,7 @@ class ColumnChanges(ABC):
     def end_copy(self, name: str, column: str) -> None:
         """End an unfinished copy of a column, and remove the copied cells; the column stays as it is."""
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             copy = copy_of(found, column)
             if copy is None:
                 return None
@@ -127,7 +129,7 @@ class ColumnChanges(ABC):
         would miss a cell, because the copied cells are newer than they are.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             copy = next((one for one in found.copies if one.stored == stored), None)
             if copy is None or copy.copy is None:
                 return None
@@ -163,7 +165,7 @@ class ColumnChanges(ABC):
             )
 
 
-def to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> Plan | None:
+def to_definition(found: TableDefinition, new: TableDefinition, **more: Any) -> Pending | None:
     """Return the change to another definition, or None if the definition stays the same."""
     if new == found:
         return None

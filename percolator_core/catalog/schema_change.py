@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from percolator_core.catalog.catalog import Entry
-from percolator_core.catalog.column_changes import ColumnChanges, Plan, to_definition
+from percolator_core.catalog.column_changes import ColumnChanges, Pending, to_definition
 from percolator_core.catalog.schema_change_steps import (
     BaseSettler,
     Client,
@@ -110,7 +110,7 @@ class SchemaChanges(ColumnChanges):
         No row moves: the part without rows gets the new tablets.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             wanted = with_range(found, value, upper_is_new=True)
             if wanted == found:
                 return None
@@ -122,7 +122,7 @@ class SchemaChanges(ColumnChanges):
         self._change(name, ["add range", value.hex()], plan)
 
     def range_refusal(self, name: str, value: bytes) -> str:
-        """Return an empty text if a range can be split at an encoded value, else the reason and the mend."""
+        """Return "" if a range can be split at an encoded value, else why it cannot, and what to do."""
         entry = self._catalog.entry(name)
         try:
             if entry is not None:
@@ -137,7 +137,7 @@ class SchemaChanges(ColumnChanges):
         If the location stays the same, the table keeps its folder, and the folder of ``rule`` is ignored.
         """
 
-        def plan(found: TableDefinition) -> Plan | None:
+        def plan(found: TableDefinition) -> Pending | None:
             old, new = found.base, rule
             if old is not None and new is not None and old.location == new.location:
                 new = replace(new, folder=old.folder)
@@ -186,7 +186,7 @@ class SchemaChanges(ColumnChanges):
         self.drop_unused_indexes()
 
     def drop_unused_indexes(self, name: str | None = None) -> None:
-        """Drop the tables of indexes that their table, by default any table, does not have any more.
+        """Drop the tables of indexes that the table ``name`` has no more; None means every table.
 
         The name of an index that was added later is never used again, so an unused index stays unused.
         """
@@ -260,7 +260,7 @@ class SchemaChanges(ColumnChanges):
             self._pending(held).sweep()
             yield "sweep"
 
-    def begin(self, entry: Entry, plan: Plan) -> Entry | None:
+    def begin(self, entry: Entry, plan: Pending) -> Entry | None:
         """Write a pending change into the entry. Return the new entry, or None after a concurrent change."""
         token = uuid.uuid4().hex
         pending = {**plan, "token": token}
@@ -274,7 +274,7 @@ class SchemaChanges(ColumnChanges):
         self,
         name: str,
         what: Sequence[str],
-        plan: Callable[[TableDefinition], Plan | None],
+        plan: Callable[[TableDefinition], Pending | None],
         *,
         of_index: bool = False,
     ) -> None:

@@ -97,7 +97,7 @@ class PendingChange:
         least = self._client.oracle.timestamp() if refuses else 0
         hows: dict[str, Fencing] = {"create": "found", "mend": "mend"}
         how = hows.get(self._kind, "raise")
-        # The chain's record is read after the entry was written: an activation that is not in the record yet
+        # The chain's record is read after the entry was written. An activation that is missing in the record
         # lists the tables later, so it finds this table.
         fields = () if how == "raise" else _flat(self._observers(self._definition), b"o")
         self._fence(self._tags, how, least, fields)
@@ -116,8 +116,8 @@ class PendingChange:
             tags = [tag for _, tag in self._client.catalog.tablets()]
             raise_safe_points(self._store, tags, durably=True)
         if self._plan.get("refuses_older"):
-            # Before the publication: no snapshot that is older than the cells of the new definition may read
-            # by this definition, because it would find rows without these cells.
+            # This comes before the publication. By the new definition, a snapshot that is older than the new
+            # cells would find rows without them.
             self._refuse_older()
 
     def publish(
@@ -137,8 +137,8 @@ class PendingChange:
     def seed(self, new: TableDefinition) -> None:
         """Give the added tablets the entry's version and an old tablet's meta hash, before any write to them.
 
-        No registration of a concurrent activation is lost: those from before the fence are copied. After it,
-        an old tablet refuses them, so that the activation starts again.
+        No registration of a concurrent activation is lost. Registrations from before the fence are copied.
+        Old tablets refuse later registrations, so the activation starts again.
         """
         flat = self._store.one((b"HGETALL", meta_key(self._tags[0])))
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -191,11 +191,12 @@ class PendingChange:
     def _refuse_older(self) -> bool:
         """Refuse all snapshots up to now, unless another client has ended this change or its sweep.
 
-        Return False in that case. The other client has refused them itself, and the timestamp that a late
-        client gets may be above snapshots that use the new definition, which must not be refused.
+        Return False in that case: the other client has refused them itself. A late client would also refuse
+        snapshots that use the new definition, because its timestamp may be above theirs.
         """
         safe = self._client.oracle.timestamp()
-        entry = self._client.catalog.entry(self._definition.name)  # after `safe`, so that the end is too
+        # The entry is read after `safe` was requested. So an end by another client below `safe` is noticed.
+        entry = self._client.catalog.entry(self._definition.name)
         if entry is None or _progress(entry) != _progress(self._entry):
             return False
         raise_safe_points(self._store, self._tags, safe, durably=True)

@@ -41,8 +41,8 @@ class ColumnFields:
     """A column that holds data, and its fields in the hash of a row.
 
     A table handle has one instance for each column, so columns can be compared by identity, which is cheap.
-    ``sparse`` is how many of the next reads of the column also ask for the tablet's version, safe point and
-    base, without which a missing cell proves nothing.
+    The next ``sparse`` reads of the column also ask for the tablet's version, safe point and base. A read
+    that finds no cell needs them: only they show that the cell does not exist.
     """
 
     __slots__ = ("encoded", "lock", "name", "names_bytes", "packed", "sparse", "version")

@@ -38,7 +38,7 @@ _START: Final = "Start"
 _CHAIN: Final = "Chains"
 _RUN: Final = "Running"
 _DATA: Final = "Data"
-_CARE: Final = "Care"
+_MAINTENANCE: Final = "Maintenance"
 
 COMMANDS: Final[dict[str, Registered]] = {
     "init": Registered("percolator_core.cli.init:init", _START),
@@ -61,19 +61,19 @@ COMMANDS: Final[dict[str, Registered]] = {
     "history": Registered("percolator_core.cli.data:history", _DATA),
     "diff": Registered("percolator_core.cli.diff:diff", _DATA),
     "trace": Registered("percolator_core.cli.trace:trace", _DATA),
-    "failed": Registered("percolator_core.cli.quarantine:failed", _CARE),
-    "retry": Registered("percolator_core.cli.quarantine:retry", _CARE),
-    "discard": Registered("percolator_core.cli.quarantine:discard", _CARE),
-    "rerun": Registered("percolator_core.cli.rerun:rerun", _CARE),
-    "locks": Registered("percolator_core.cli.care:locks", _CARE),
-    "resolve": Registered("percolator_core.cli.care:resolve", _CARE),
-    "gc": Registered("percolator_core.cli.care:gc", _CARE),
-    "flush": Registered("percolator_core.cli.base:flush", _CARE),
-    "compact": Registered("percolator_core.cli.base:compact", _CARE),
-    "reindex": Registered("percolator_core.cli.care:reindex", _CARE),
-    "publish": Registered("percolator_core.cli.archive:publish", _CARE),
-    "backup": Registered("percolator_core.cli.archive:backup", _CARE),
-    "restore": Registered("percolator_core.cli.archive:restore", _CARE),
+    "failed": Registered("percolator_core.cli.quarantine:failed", _MAINTENANCE),
+    "retry": Registered("percolator_core.cli.quarantine:retry", _MAINTENANCE),
+    "discard": Registered("percolator_core.cli.quarantine:discard", _MAINTENANCE),
+    "rerun": Registered("percolator_core.cli.rerun:rerun", _MAINTENANCE),
+    "locks": Registered("percolator_core.cli.maintenance:locks", _MAINTENANCE),
+    "resolve": Registered("percolator_core.cli.maintenance:resolve", _MAINTENANCE),
+    "gc": Registered("percolator_core.cli.maintenance:gc", _MAINTENANCE),
+    "flush": Registered("percolator_core.cli.base:flush", _MAINTENANCE),
+    "compact": Registered("percolator_core.cli.base:compact", _MAINTENANCE),
+    "reindex": Registered("percolator_core.cli.maintenance:reindex", _MAINTENANCE),
+    "publish": Registered("percolator_core.cli.archive:publish", _MAINTENANCE),
+    "backup": Registered("percolator_core.cli.archive:backup", _MAINTENANCE),
+    "restore": Registered("percolator_core.cli.archive:restore", _MAINTENANCE),
 }
 """The library's subcommands, in the order of the help."""
 
@@ -92,7 +92,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 def installed() -> Mapping[str, Registered]:
     """Return the subcommands of other packages, sorted by name."""
     found = sorted(entry_points(group=PLUGINS), key=lambda one: one.name)
-    return {one.name: Registered(one.value, _CARE) for one in found}
+    return {one.name: Registered(one.value, _MAINTENANCE) for one in found}
 
 
 class Command(TyperCommand):

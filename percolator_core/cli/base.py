@@ -11,6 +11,7 @@ import typer
 from percolator_core.cli import output as outputs
 from percolator_core.cli.options import StoreOptions, argument
 from percolator_core.notation.amounts import parse_size, show_age, show_size
+from percolator_core.runtime.batches import batched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +106,6 @@ def _parts(db: Database, table: str, progress: Progress) -> Iterator[Part]:
     tablets = [(table, number) for number in range(db.catalog.table(table).tablets)]
     task = progress.add_task(table, total=len(tablets))
     size = -(-len(tablets) // _PARTS)
-    for start in range(0, len(tablets), size):
-        part = tablets[start : start + size]
+    for part in batched(tablets, size):
         yield part
         progress.advance(task, len(part))

@@ -58,7 +58,7 @@ At = Annotated[
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
 
-Shown: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
+ShownRow: TypeAlias = "tuple[Any, Sequence[RenderableType]]"
 """A row as data for JSON, and as lines of text."""
 
 
@@ -215,7 +215,7 @@ class _Asked(NamedTuple):
 
 def _raw_rows(
     snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
-) -> Iterator[tuple[bytes, Shown]]:
+) -> Iterator[tuple[bytes, ShownRow]]:
     where = parse_raw_filter(definition, asked.where)
     wanted = asked.columns
     read = None if wanted is None else list(dict.fromkeys([*wanted, *where.columns]))
@@ -235,7 +235,7 @@ def _raw_rows(
 
 def _typed_rows(
     snapshot: Snapshot, definition: TableDefinition, asked: _Asked, width: int
-) -> Iterator[tuple[bytes, Shown]]:
+) -> Iterator[tuple[bytes, ShownRow]]:
     from percolator_core.schema.row_keys import KeyCodec
 
     codec = KeyCodec(definition)
@@ -284,7 +284,7 @@ def _text_key(definition: TableDefinition) -> bool:
     return [one.type for one in definition.key_columns] == ["str"]
 
 
-def _shown(rows: Iterator[tuple[bytes, Shown]], limit: int, cut: list[bytes]) -> Iterator[Shown]:
+def _shown(rows: Iterator[tuple[bytes, ShownRow]], limit: int, cut: list[bytes]) -> Iterator[ShownRow]:
     """Yield the rows up to the limit, and put the key of the next row, if any, into ``cut``."""
     for _, shown in islice(rows, limit or None):
         yield shown

@@ -78,7 +78,7 @@ def load_chain(path: Path, *, import_functions: bool = True) -> Chain:
 def chain_folders(project: Path, mend: str) -> list[Path]:
     """Return the folders of a project's chains: NAME or observers/NAME, with a ``chain.yaml``.
 
-    ``mend`` tells the user how to name another folder.
+    ``mend`` is the end of the error message: how to name another folder.
 
     Raises:
         ConfigurationError: there is no chain.

@@ -19,6 +19,7 @@ from percolator_core.errors import abbreviated
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.times import show_time
 from percolator_core.notation.typedtext import Rows, row_text
+from percolator_core.runtime.batches import batched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +105,7 @@ def discard(
         if count and (yes or _is_wanted(output, count, path)):
             # Keep cells that failed after the question was asked.
             failed_before = (cell for cell in asked.cells() if cell.time < until)
-            batches = iter(lambda: list(islice(failed_before, _BATCH)), [])
-            count = sum(map(asked.quarantine.discard, batches))
+            count = sum(map(asked.quarantine.discard, batched(failed_before, _BATCH)))
         else:
             count = 0
     text = f"{count_of(count, 'cell')} discarded" + ("; the next change is observed" if count else "")

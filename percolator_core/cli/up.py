@@ -165,13 +165,12 @@ class _Up:
             log.info("worker started", chain=worker.name.removeprefix("worker-"))
 
     def _start_airflow(self, airflow: Path, show: Any) -> None:
-        from percolator_core.store.private_server import free_port
-
-        if self.port and not _is_free(self.port):
+        try:
+            self.port = _free_port(self.port)
+        except OSError:
             raise ConfigurationError(
                 f"port {self.port} is in use: name another --port, or leave it out to use a free one"
-            )
-        self.port = self.port or free_port()
+            ) from None
         env = airflow_home.environment(self.home, self.project, self.url, self.port)
         if not airflow_home.is_migrated(self.home):
             migration = self._start("database", [str(airflow), "db", "migrate"], env)
@@ -303,15 +302,14 @@ def _alone(project: Path, folder: Path) -> Iterator[None]:
         lock.close()
 
 
-def _is_free(port: int) -> bool:
+def _free_port(wanted: int) -> int:
+    """Return the port, or for 0 any free port. Raises OSError if the port is in use."""
     with socket.socket() as probe:
         # The server sets this option, too. With it, closed connections do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((airflow_home.LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+        probe.bind((airflow_home.LOOPBACK, wanted))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _log_contains(log: Path, words: bytes) -> bool:

@@ -132,14 +132,14 @@ def value_of(version: bytes | None) -> bytes | None:
     return None if version is None or version[KIND] else version[VALUE]
 
 
-def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, stands: bool) -> bool:
+def is_settled(version: bytes | None, lock: bytes | None, limit: bytes, complete: bool) -> bool:
     """Return True if a cell's newest version and lock determine what a snapshot reads (paper, figure 6).
 
-    ``limit`` is the snapshot's timestamp, packed as in a version. ``stands`` is True if the tablet's version
-    and safe point, read after the cell, show that no version was dropped or collected. A lock may still
+    ``limit`` is the snapshot's timestamp, packed as in a version. ``complete`` is True if the tablet's
+    version and safe point, which are read after the cell, show that no version was removed. A lock may still
     commit below the snapshot, and a version above the snapshot hides an older one: both need another request.
     """
-    return lock is None and (stands if version is None else version < limit)
+    return lock is None and (complete if version is None else version < limit)
 
 
 def start_of_lock(packed: bytes) -> int:

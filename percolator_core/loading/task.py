@@ -16,6 +16,7 @@ from percolator_core.loading.records import BadRecord, Record
 from percolator_core.loading.repeatable import in_groups
 from percolator_core.loading.splits import Split, SplitReader
 from percolator_core.loading.transactions import Check, merge, merge_group
+from percolator_core.runtime.batches import batched_by_size
 
 BATCH_ROWS: Final = 2048
 BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -64,7 +65,8 @@ class LoadTask:
         columns: set[str] = set()
         complete = True
         with self.put_aside.part(number) as put_aside, db.concurrency(self.width) as executor:
-            for batch in _batches(item for split in splits for item in self.reader.read(split)):
+            items = (item for split in splits for item in self.reader.read(split))
+            for batch in batched_by_size(items, _size, BATCH_BYTES, BATCH_ROWS):
                 # A later record replaces an earlier one with the same key.
                 records = {item.key: item for item in batch if isinstance(item, Record)}
                 malformed = [item for item in batch if isinstance(item, BadRecord)]
@@ -102,15 +104,5 @@ class LoadTask:
             yield from outcomes
 
 
-def _batches(items: Iterable[Record | BadRecord]) -> Iterator[list[Record | BadRecord]]:
-    """Group records into batches of bounded size."""
-    batch: list[Record | BadRecord] = []
-    size = 0
-    for item in items:
-        batch.append(item)
-        size += item.size if isinstance(item, Record) else 0
-        if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _size(item: Record | BadRecord) -> int:
+    return item.size if isinstance(item, Record) else 0

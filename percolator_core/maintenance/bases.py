@@ -28,7 +28,7 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import BASE, meta_key, rows_key
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.maintenance.locks import Part
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.schema.definitions import BaseRule
 from percolator_core.scripts import calls
 from percolator_core.scripts.replies import Weighed
@@ -57,7 +57,7 @@ _ENOUGH: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class TableFlushed(Shown):
+class TableFlushed(ShownInNotebook):
     """The result of a flush: the ``rows`` that left the store, and the ``bytes`` of the row sets written."""
 
     rows: int
@@ -66,7 +66,7 @@ class TableFlushed(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class TableCompacted(Shown):
+class TableCompacted(ShownInNotebook):
     """The result of a compaction: the ``bytes`` of the row sets written, and the number of ``files`` removed.
 
     The files of the merged row sets remain for an hour, because a reader may still use them. After that, a
@@ -79,7 +79,7 @@ class TableCompacted(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class TableBase(Shown):
+class TableBase(ShownInNotebook):
     """The base of a table.
 
     ``location`` is its URL. ``rows_in_store`` counts the rows of which the store has cells.
@@ -142,7 +142,7 @@ class BaseMaintainer:
             return TableFlushed(0, 0, time.monotonic() - begun)
         weights = dict(zip(numbers, self._weigh([handle.tags[number] for number in numbers]), strict=True))
         now = self._client.oracle.timestamp()
-        # `memory` is the limit for the whole table, and these tablets may use their share of it.
+        # `memory` is the limit for the whole table: give these tablets their share of it.
         memory = rule.memory and rule.memory * len(numbers) // handle.tablets
         before = now if everything else _cold_before(rule, memory, list(weights.values()), now)
         rows = size = 0

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from percolator_core.catalog.catalog import raise_safe_points
 from percolator_core.maintenance.locks import Locks, Part, ResolvedLocks
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 
@@ -21,7 +21,7 @@ _PINS_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Collected(Shown):
+class Collected(ShownInNotebook):
     """The result of a garbage collection.
 
     Snapshots below ``safe_point`` (microseconds) are refused from now on. ``versions`` and ``rows`` are the
@@ -80,9 +80,9 @@ class GarbageCollector:
         now = client.oracle.timestamp()
         safe = max(1, min([now - int(keep * 1e6), *(at - 1 for at in self.pins())]))
         # The order matters: first prevent new locks at or below the safe point, then resolve old locks, then
-        # remove versions. The first two steps concern all tablets, even if `collect` has a ``part``: a
-        # primary's versions decide about the locks of its transaction, and these locks may be in any tablet.
-        # So no part depends on the client of another part, which may have died or not begun.
+        # remove versions. The first two steps concern all tablets, even if `collect` has a ``part``. The
+        # versions of a primary decide about the locks of its transaction, which may be in any tablet. So no
+        # part depends on the client of another part, which may have died or not begun.
         tags = [tag for _, tag in client.catalog.tablets()]
         furthest = max([safe, *raise_safe_points(self.store, tags, safe)])
         # Another collection may have raised the safe point of some tablets further. That collection resolves

@@ -19,7 +19,7 @@ from percolator_core.layout.keys import (
     locks_key,
 )
 from percolator_core.layout.records import start_of_lock, unpack_lock, wall_of_lock
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.scripts import calls
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.lock_resolver import LockedCell, Resolver
@@ -43,7 +43,7 @@ Outcome: TypeAlias = Literal["committed", "rolled back", "live", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedLocks(Shown):
+class ResolvedLocks(ShownInNotebook):
     """The numbers of locks rolled forward, rolled back, and left to a live client."""
 
     committed: int = 0

@@ -45,7 +45,7 @@ class Maintenance:
     def resolve_lock(self, table: str, row: str | bytes, column: str, start_timestamp: int) -> Outcome:
         """Resolve the lock that the transaction with that start timestamp has on a cell.
 
-        ``column`` is a name as `percolator_core.admin.status.locks` shows it. Return ``"committed"`` if the
+        ``column`` is a name as `percolator_core.admin.locks.locks` shows it. Return ``"committed"`` if the
         lock was rolled forward, ``"rolled back"``, ``"gone"`` if there is no such lock, or ``"live"`` if the
         lock stays: its owner lives, and has written or refreshed it within the time to live.
 

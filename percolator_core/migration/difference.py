@@ -11,7 +11,7 @@ from percolator_core.schema.definitions import BaseRule, TableDefinition
 from percolator_core.tables.model import Table
 from percolator_core.tables.verify import Repairable
 
-Kind: TypeAlias = Literal[
+DifferenceKind: TypeAlias = Literal[
     "create table",
     "drop table",
     "add column",
@@ -51,7 +51,7 @@ class Difference:
     ``refusal`` is an empty text, or says why the change is not made, and what to do.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     table: str
     change: str
     name: str = ""
@@ -72,7 +72,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be lost: tables and columns that may be dropped, and columns whose type may be narrowed.
+    """The tables and columns that may be dropped, and the columns whose type may be narrowed.
 
     A column is named ``table.column``.
     """

@@ -82,7 +82,7 @@ def _other(table: str, what: str, mend: str, name: str = "") -> Difference:
 
 @dataclass(slots=True)
 class _Compared:
-    """The comparison of one table with its declaration. After a planned change, ``found`` is as changed."""
+    """The comparison of a table with its declaration. ``found`` includes the changes that were yielded."""
 
     db: Online
     changes: SchemaChanges
@@ -105,7 +105,7 @@ class _Compared:
         yield from self._base()
 
     def _renamed(self) -> Iterator[Difference]:
-        """Yield the renames of the hints; ``found`` then has the new names."""
+        """Yield the renames that the hints ask for; ``found`` then has the new names."""
         hints = (
             {}
             if self.model is None
@@ -113,7 +113,7 @@ class _Compared:
         )
         made: set[str] = set()
         while True:
-            # A column that a rename has made is not renamed again: another hint means an earlier column.
+            # The new name of a column may be the old name of another hint, which means another column.
             names = self.found.by_name
             due = [
                 (old, new)
@@ -210,7 +210,7 @@ class _Compared:
         )
 
     def _dropped_indexes(self) -> Iterator[Difference]:
-        """Yield the removals of indexes; ``found`` then has these indexes no more."""
+        """Yield the removals of indexes; ``found`` then lacks these indexes."""
         for rule in self.found.shown_indexes:
             wanted = index_of(self.wanted, rule.column)
             is_named = f"{self.name}.{rule.column}" in self.allowed.drop

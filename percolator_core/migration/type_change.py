@@ -7,12 +7,12 @@ Most changes of a type need a copy of the column:
 2. The definition gets an internal column of the new type. From then on a write of the column also writes the
    internal column, in the same transaction. Writers of the old definition are refused, and repeat the
    transaction. A value without an exact equivalent is refused.
-3. The internal cells of all earlier rows are written. A concurrent write of a row conflicts with this,
+3. The internal cells of all earlier rows are written. A concurrent write of a row conflicts with the copy,
    because both write the internal cell. So the copy never replaces a newer value.
 4. A snapshot verifies all rows.
 5. If the column has an index, the index of the internal column is built. So a unique column stays unique.
-6. The definition replaces the column by the internal one. Snapshots that are older are refused where they
-   would miss a cell. Then the cells of the old column are removed.
+6. The definition replaces the column by the internal one. Older snapshots are refused, because they would
+   miss cells. Then the cells of the old column are removed.
 
 Each step may be repeated, also by several clients at the same time. After a crash, the copy or the unfinished
 index stays in the definition, and a repetition continues.
@@ -28,19 +28,26 @@ from percolator_core.catalog.schema_change import SchemaChanges
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError
 from percolator_core.layout.records import PUT
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.conversions import copied, is_widening
 from percolator_core.schema.definition_changes import copy_of, index_of, kind_of, with_copy
 from percolator_core.schema.definitions import Column, TableDefinition
 from percolator_core.tables.indexes import GONE, described, indexes_of
 from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
-from percolator_core.tables.verify import Repairable, batches, differences, rebuild_indexes, run_in_parts
+from percolator_core.tables.verify import (
+    AT_ONCE,
+    Repairable,
+    index_differences,
+    rebuild_indexes,
+    run_in_parts,
+)
 
 MOST_PASSES: Final = 3
 """At most this many passes over the table; a pass that finds no difference is the verification.
 
-The first pass writes what is missing, and from then on each writer keeps it. So the second pass usually finds
-no difference.
+The first pass writes the missing cells or entries. Writers keep them up to date, so the second pass usually
+finds no difference.
 """
 
 
@@ -101,7 +108,7 @@ class ColumnCopy:
                 if copy is None:
                     return None
                 is_verified = True
-                for some in batches(self._differing(snapshot, handle, copy)):
+                for some in batched(self._differing(snapshot, handle, copy), AT_ONCE):
                     is_verified = False
                     for _done in run_in_parts(self.db, self._write, some):
                         pass
@@ -190,7 +197,7 @@ def type_change(definition: TableDefinition, wanted: Column) -> TypeChange | Non
         if copy is None or copy.copy is None:
             return None
         if (copy.type, copy.copy.nullable) == (found.type, found.nullable):
-            # It is the first step of an index, and the client that builds it may still be at work.
+            # The copy is the first step of an index, which another client may still be building.
             what = f"the unfinished copy of {where} is finished, which gives each row a cell"
             wanted = replace(found, missing=copy.copy.if_null)
             return TypeChange(definition.name, wanted, what, is_copy=True, is_narrowing=False)
@@ -220,8 +227,8 @@ def build_index(
 ) -> None:
     """Add the missing entries of an index that is being built, and verify the index.
 
-    1. The definition has the index as one that is being built. So each writer keeps the entries of the rows
-       that it writes, and writers of the old definition are refused.
+    1. The definition has the index, marked as incomplete. So each writer also writes the entries of its rows,
+       and writers that use the old definition are refused.
     2. The entries of all earlier rows are added. A concurrent write of a row conflicts with the addition of
        its entry, so that the addition runs again.
     3. A snapshot verifies that rows and entries agree. Then the index is complete: selects of later snapshots
@@ -249,7 +256,7 @@ def build_index(
             if rule.complete_from is not None:
                 return
             chosen = [one for one in indexes_of(handle) if one.rule == rule]
-            if next(differences(snapshot, handle, chosen), None) is None:
+            if next(index_differences(snapshot, handle, chosen), None) is None:
                 changes.complete_index(table, rule.table)
                 return
         rebuild_indexes(db, table, rule.table)

@@ -135,7 +135,7 @@ def _activate(
     allowed = {*others, digest} if before.allows(digest) else others
     still = digest if before.digest == digest else ""
     # Write the record first, then list the tables. The creation of a table writes the catalog entry first,
-    # then reads the record. So either the creation reads this record, or its table is in the list.
+    # then reads the record. So the creation reads this record, or the list has its table.
     everything = json.dumps(_merged(db.client.observed_columns() if others else {}, observed), sort_keys=True)
     turn.record(db, observed=everything, digest=still, beside=",".join(sorted(allowed)))
     how: Literal["replace", "add"] = "add" if others else "replace"

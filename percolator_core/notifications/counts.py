@@ -1,8 +1,8 @@
 """Counts of runs by observer since the namespace was created, summed over all workers.
 
 Each worker reports its new counts with its registration, every second or two, and at its end. The counts are
-approximate: a request that is repeated after a lost reply counts twice. The last second or two of a killed
-worker is missing, and so are runs in threads for which a stopped worker did not wait.
+approximate: a request that is repeated after a lost reply counts twice. Not counted are the last second or
+two of a killed worker, and runs in threads for which a stopped worker did not wait.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from percolator_core.catalog.catalog import LOOKED_AT_EVERY
 from percolator_core.errors import UnknownTable
 from percolator_core.layout.keys import decode_mark, dirty_key, tablet_number
+from percolator_core.runtime.batches import batched
 from percolator_core.scripts import calls
 from percolator_core.scripts.calls import Call, Mode
 from percolator_core.scripts.replies import Claimed
@@ -173,8 +174,8 @@ class DirtyIndex:
         Each observer with due cells gets an equal share, and each tablet an equal part of that share. Unused
         parts go to other tablets and observers, oldest marks first. ``limits`` has the maximum number of
         cells by observer, 0 without an entry. ``waits`` has, for some observers, the seconds by which their
-        marks become due later. Tablets with numbers outside ``own`` are examined only if no cell is due in
-        those. ``only`` has the tags of the only tablets to examine; None means all.
+        marks become due later. ``own`` has the numbers of the tablets to examine first; others are examined
+        only if these have no due cell. ``only`` has the tags of the tablets to examine; None means all.
         """
         leases: list[Lease] = []
         next_due: float | None = None
@@ -218,7 +219,7 @@ class DirtyIndex:
     def _rounds(
         self, own: Collection[int], only: Collection[bytes] | None
     ) -> Iterator[tuple[list[Place], bool]]:
-        """Yield the places in parts, own tablets first; with each part, True if its tablets are own ones.
+        """Yield the places in parts, own tablets first. The second value is True if a part has own tablets.
 
         Both kinds begin at a random place, so that two workers rarely examine the same places (section 2.4).
         """
@@ -232,8 +233,8 @@ class DirtyIndex:
         for places, are_own in ((mine, True), (others, False)):
             start = random.randrange(len(places)) if places else 0
             rotated = places[start:] + places[:start]
-            for first in range(0, len(rotated), at_once):
-                yield rotated[first : first + at_once], are_own
+            for some in batched(rotated, at_once):
+                yield some, are_own
 
     def renew(self, leases: Sequence[Lease]) -> None:
         """Extend the leases that have not expired. The cell of an expired one may also run elsewhere."""

@@ -187,7 +187,7 @@ class ObserverTransaction:
 
 
 def _ordered(chain: Chain, observers: Iterable[str]) -> bytes:
-    """Return those whose order is ``most_notified``, in the form of a notification's value."""
+    """Return the observers with the order ``most_notified``, joined as in the value of a notification."""
     return ",".join(name for name in observers if chain.observers[name].order == "most_notified").encode()
 
 

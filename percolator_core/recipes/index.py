@@ -6,14 +6,14 @@ data's row key. Entries sort by value, then by row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from percolator_core.database import Database
 from percolator_core.layout.records import MAX_ROW, row_bytes
 from percolator_core.recipes.rows import AnyReader, AnyTransaction
+from percolator_core.runtime.batches import batched
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.transaction.transaction import Transaction
 
@@ -156,7 +156,7 @@ class SecondaryIndex:
         """
         repaired = 0
         with db.snapshot() as snapshot:
-            for batch in _batches(self._differences(snapshot)):
+            for batch in batched(self._differences(snapshot), _BATCH):
                 repaired += db.run(lambda t, batch=batch: self._repair(t, batch))  # type: ignore[misc]
         return repaired
 
@@ -164,14 +164,14 @@ class SecondaryIndex:
         return value if value is None or self._key is None else self._key(value)
 
     def _differences(self, snapshot: Snapshot) -> Iterator[Difference]:
-        for batch in _batches(snapshot.scan(self._table, columns=[self._column])):
+        for batch in batched(snapshot.scan(self._table, columns=[self._column]), _BATCH):
             pairs = [(self._indexed(cells[self._column]), row) for row, cells in batch]
             wanted = [(value, row) for value, row in pairs if value is not None]
             there = snapshot.get_many([(self._index, _entry(value, row), ENTRY) for value, row in wanted])
             for (value, row), entry in zip(wanted, there, strict=True):
                 if entry is None:
                     yield Difference(row, value, missing=True)
-        for entries in _batches(self.range(snapshot)):
+        for entries in batched(self.range(snapshot), _BATCH):
             cells = snapshot.get_many([(self._table, row, self._column) for _, row in entries])
             for (value, row), cell in zip(entries, cells, strict=True):
                 if self._indexed(cell) != value:
@@ -191,12 +191,6 @@ class SecondaryIndex:
                 t.delete(self._index, entry, ENTRY)
                 repaired += 1
         return repaired
-
-
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
-    remaining = iter(items)
-    while batch := list(islice(remaining, _BATCH)):
-        yield batch
 
 
 def _escape(value: bytes) -> bytes:

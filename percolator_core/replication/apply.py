@@ -23,6 +23,7 @@ from percolator_core.loading import repeatable
 from percolator_core.replication.messages import Change, Relation, Truncation
 from percolator_core.replication.report import ReplicationStopped, SlotInUse
 from percolator_core.replication.targets import Target
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables import rows
 from percolator_core.tables.binding import binding_of
@@ -83,7 +84,7 @@ def stored_targets(db: Database, slot: str) -> dict[str, Target]:
 
 
 class Applier:
-    """Applies changes for one slot. ``state`` is that after the last transaction."""
+    """Applies changes for one slot. ``state`` is the state after the last transaction."""
 
     def __init__(self, db: Database, slot: str, state: SlotState, targets: Mapping[str, Target]) -> None:
         self._db = db
@@ -93,9 +94,9 @@ class Applier:
         self._written_tables = b""
 
     def take_over(self) -> None:
-        """Become the process that may apply, from the state on that the store has now.
+        """Become the process that may apply, and continue from the state that the store has now.
 
-        The earlier owner may have applied more since the state was read: the position must not go back.
+        The earlier owner may have applied more since the state was read, and the position must not go back.
 
         Raises:
             SlotInUse: another process copies the tables.
@@ -206,8 +207,7 @@ class _Replay:
 
     def _read(self, keys: Iterable[bytes]) -> None:
         wanted = [key for key in keys if key not in self._stored]
-        for start in range(0, len(wanted), _READ_AT_ONCE):
-            some = wanted[start : start + _READ_AT_ONCE]
+        for some in batched(wanted, _READ_AT_ONCE):
             if self._handle.is_typed:
                 self._stored.update(
                     zip(some, rows.read_many(self._t, self._handle, some, self._columns), strict=True)
@@ -266,7 +266,8 @@ class _Replay:
                 self._put(key, cells, self._stored[key])
             except RowExists:
                 taken.append(key)
-        # Rows that have exchanged values of a unique column: each is in the way of another one.
+        # Rows may have exchanged the values of a unique column. Then no order of updates is possible: remove
+        # these rows, and insert them again.
         for key in taken:
             rows.remove(t, handle, key)
         for key in taken:

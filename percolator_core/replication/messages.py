@@ -29,8 +29,8 @@ _COMMIT: Final = struct.Struct(">xBqqq")
 class RelationColumn:
     """A column of a table of PostgreSQL.
 
-    ``type_oid`` is the number of the type, of a domain that of the type below. ``is_identity``: old rows are
-    sent with this column.
+    ``type_oid`` is the number of the type; for a domain, of its base type. ``is_identity`` is True if old
+    rows are sent with this column.
     """
 
     name: str

@@ -2,20 +2,21 @@
 
 The order survives a crash at each step:
 
-1. The store gets the state ``copying``. A slot that exists without a state in the store is never ours.
+1. The store gets the state ``copying``. A slot without a state in the store belongs to another program.
 2. The slot is made, and with it the snapshot of its start. After a crash the snapshot is lost: the next start
    finds ``copying``, drops the slot, and copies again from the beginning; equal cells are not written again.
 3. The tables are copied as of the snapshot, and rows that PostgreSQL lacks are removed.
 4. The state becomes ``following`` with the slot's first position.
-5. Each transaction of the store has whole transactions of PostgreSQL, and their end. Only then the end is
-   confirmed to PostgreSQL: after a crash between the two, PostgreSQL sends transactions again, which are left
-   out. A slot that was confirmed beyond the store's position has lost changes, and is refused.
+5. Each transaction of the store applies whole transactions of PostgreSQL, and stores the position of their
+   end. Then this position is confirmed to PostgreSQL. After a crash in between, PostgreSQL sends transactions
+   again, and those up to the stored position are skipped. If a slot was confirmed beyond the stored position,
+   changes are lost, and the slot is refused.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -53,6 +54,7 @@ from percolator_core.replication.report import (
 from percolator_core.replication.server import PostgreSQL, Published, Slot
 from percolator_core.replication.stream import Stream
 from percolator_core.replication.targets import Target, choose_targets
+from percolator_core.runtime.batches import batched, batched_by_size
 from percolator_core.runtime.log import Log
 
 MAX_TRANSACTION: Final = 256 << 20
@@ -74,7 +76,7 @@ _PASSING: Final = (
     TransactionConflict,
     SlotInUse,
 )
-"""Failures that may pass by themselves."""
+"""Failures after which the next attempt may succeed."""
 
 log = Log("percolator.replication")
 
@@ -105,8 +107,8 @@ def replicate(
             user needs the attribute REPLICATION, and SELECT for the copy.
         slot: the name of the replication slot, which the first call makes. Each slot has its own tables.
         publication: the name of the publication, which has to exist.
-        tables: names of PostgreSQL, ``schema.table``, to names of tables. None means all tables of the
-            publication, each into the table of the same name.
+        tables: for each table of PostgreSQL, named ``schema.table``, the name of the table to write. None
+            means all tables of the publication, each into the table of the same name.
         chain: its tables are created, and its observers activated, first.
         once: return when everything is applied that was committed before the call.
         overwrite: copy into tables that have rows, and copy again if the slot is lost. Rows that PostgreSQL
@@ -301,7 +303,7 @@ class _Replicator:
         self._check_before_copy(server, state, targets)
         start = SlotState("copying", 0, server.system, server.database, self._owner, self.publication)
         applier = Applier(self.db, self.slot, start, targets)
-        # Before the slot is made: a crash after it leaves a slot that the next start recognizes.
+        # The state is written before the slot is made. So after a crash the next start recognizes the slot.
         applier.begin_copy()
         if server.slot() is not None:
             server.drop_slot()
@@ -349,21 +351,20 @@ class _Replicator:
         """Copy the rows of a table, then remove the rows that PostgreSQL lacks."""
         target = applier.targets[published.relation.name]
         handle = self.db.catalog.table(target.table)
-        # Empty, unless an earlier copy or other writers have left rows: the copy of a new table needs no
-        # memory.
+        # A new table has no rows, so this set needs memory only after an earlier copy or other writers.
         extra = set(existing_keys(self.db.snapshot(), target))
-        for rows in _batches(server.rows(published)):
+        for rows in batched_by_size(server.rows(published), _characters, _BATCH_CHARACTERS, _BATCH_ROWS):
             changes = [RowChange(published.relation, None, row, is_insert=True) for row in rows]
             self._write(applier, changes, len(rows))
             if extra:
                 keys = ({name: row[name] for name in target.key} for row in rows)
                 extra.difference_update(target.record(handle, published.relation, key).key for key in keys)
         removals = [Removal(published.relation, key) for key in extra]
-        for start in range(0, len(removals), _BATCH_ROWS):
-            self._write(applier, removals[start : start + _BATCH_ROWS], 0)
+        for some in batched(removals, _BATCH_ROWS):
+            self._write(applier, some, 0)
 
     def _write(self, applier: Applier, changes: Sequence[RowChange | Removal], copied: int) -> None:
-        """Write rows of the copy, again while the store does not answer: another session would begin anew."""
+        """Write rows of the copy; repeat it after a failure, because a new session would copy all again."""
         while not self.stop():
             try:
                 counts = applier.copy(changes)
@@ -379,17 +380,8 @@ class _Replicator:
         raise _Stop
 
 
-def _batches(rows: Iterable[Fields]) -> Iterator[list[Fields]]:
-    batch: list[Fields] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += sum(len(text or "") for text in row.values())
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _characters(row: Fields) -> int:
+    return sum(len(text or "") for text in row.values())
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""Processes and forks, threads, logs, lazy imports. Nothing here imports the rest of the library."""
+"""Processes and forks, threads, logs, lazy imports, batches. Nothing here imports the rest of the library."""

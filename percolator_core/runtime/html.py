@@ -44,7 +44,7 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     return "".join([*parts, "</div>"])
 
 
-class Shown:
+class ShownInNotebook:
     """A dataclass with this base is shown in a notebook as tables of its fields."""
 
     __slots__ = ()

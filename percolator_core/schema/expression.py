@@ -291,7 +291,7 @@ def show(predicate: Predicate) -> str:
 
 
 def _show(part: object, within: int, depth: int) -> str:
-    """``within`` tells what is around the part. 0: nothing, or an ``or``. 1: an ``and``. 2: a ``not``."""
+    """``within`` is the operator around the part. 0: none, or ``or``. 1: ``and``. 2: ``not``."""
     if depth > MOST_DEPTH:
         return "…"
     if isinstance(part, Joined):

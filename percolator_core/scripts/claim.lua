@@ -106,8 +106,8 @@ while group < #ARGV do
 end
 
 -- The cells that became dirty first are leased first. So if the runs of several cells write one other cell, the
--- observer of that cell runs after all of them, and only once. But the leases are divided among the observers, and
--- those of an observer among its tablets, so that none waits for the backlog of another.
+-- observer of that cell runs after all of them, and only once. But each observer gets an equal share of the leases, and
+-- each of its tablets an equal part of the share, so that none waits for the backlog of another.
 local function older(one, other) return one.first < other.first end
 for _, one in ipairs(order) do table.sort(one.places, older) end
 table.sort(order, older)

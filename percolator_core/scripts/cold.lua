@@ -41,8 +41,8 @@ end})
 
 local keys, versions, rows, cells, count = {}, {}, {}, {}, 0
 
--- For a field that is no cell, return true if the row may leave in spite of it, and true if the field leaves with
--- the cells.
+-- Judge a field that is no cell. The first result is true if the row may leave although it has the field. The second
+-- result is true if the field leaves with the cells.
 local function judge(fields, field, value)
   local mark = string.byte(field)
   if mark == 120 then return true, false end

@@ -11,8 +11,8 @@
 
 local tag, from, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 -- The lower of two safe points counts, the tablet's and the caller's. The tablet's is higher if another collector has
--- raised it, and may not have resolved the locks in between. It is lower only if the tablet was created after the
--- caller's safe point was raised.
+-- raised it; the locks between the two may not be resolved yet. It is lower only if the tablet was created after the
+-- caller had raised the safe points.
 local safe = math.min(safe_point(tag), tonumber(ARGV[3]))
 local observers = {unpack(ARGV, 4)}
 -- A deletion hides the cell that the tablet's base may have. So it stays until a flush has removed that cell.

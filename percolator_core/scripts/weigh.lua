@@ -16,8 +16,8 @@ local observers = busy_observers(tag, {unpack(ARGV, 2, 1 + count)})
 -- Bytes of a row's entry in the row index, in addition to its key.
 local ENTRY = 100
 
--- The newest commit timestamp among the fields of a row. A cell that an observer has not processed yet, or a
--- field that is no cell (such as a lock), counts as newer than all: such a row stays, so others have to make room.
+-- Return the newest commit timestamp among the fields of a row. A row stays in the store if an observer has not
+-- processed one of its cells, or if a field is no cell (such as a lock). Such a row counts as newer than all others.
 local function newest_of(row, fields)
   local newest = 0
   for i = 1, #fields, 2 do

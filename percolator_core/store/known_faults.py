@@ -32,8 +32,8 @@ def _lines(releases: str) -> Lines:
 class KnownFault:
     """A fault of some releases.
 
-    ``way`` is how a client exploits it. ``names`` has the CVE numbers, and ``mended`` the releases that fix
-    the fault, both for each product, ``Redis`` and ``Valkey``.
+    ``way`` is how a client exploits it. For each product (``Redis``, ``Valkey``), ``names`` has the CVE
+    numbers, and ``mended`` has the releases that fix the fault.
     """
 
     way: str

@@ -207,9 +207,9 @@ class Exchange:
 
     def interrupt(self) -> None:
         """Break off an attempt that the client itself has ended. The caller is not notified."""
-        tell, self.on_done = self.on_done, None
+        on_done, self.on_done = self.on_done, None
         self.break_off(interrupted(), sent=self.pipeline is not None)
-        self.on_done = tell
+        self.on_done = on_done
 
     def fail(self, failure: PercolatorError) -> None:
         """End the exchange: this attempt failed, and another one would too."""

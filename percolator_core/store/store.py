@@ -12,6 +12,7 @@ from greenlet import getcurrent
 from percolator_core import scripts
 from percolator_core.errors import ConfigurationError, PercolatorError, StoreUnavailable
 from percolator_core.layout.keys import Keyspace
+from percolator_core.runtime.batches import batched
 from percolator_core.scripts import Script, calls
 from percolator_core.scripts.calls import Call
 from percolator_core.store.checks import assure_disk, demand_log, examine
@@ -128,8 +129,8 @@ class Store:
     def call_many(self, commands: Sequence[Command], together: int) -> list[Any]:
         """Like `call`, for any number of commands. It sends at most ``together`` of them at a time."""
         replies: list[Any] = []
-        for start in range(0, len(commands), together):
-            replies += self.call(*commands[start : start + together])
+        for some in batched(commands, together):
+            replies += self.call(*some)
         return replies
 
     def now(self) -> int:
@@ -279,7 +280,7 @@ class Store:
             replies = self.call_many(commands, together)
         return _decoded(several, replies)
 
-    def tell_newest(self, newest: Callable[[], int]) -> None:
+    def set_newest(self, newest: Callable[[], int]) -> None:
         """Set a function for the newest timestamp seen, beyond which an oracle that lost data moves."""
         self._connector.newest = newest
 

@@ -117,9 +117,9 @@ class TaskPool:
         return unanswered
 
     def needed_for(self, future: Future[Any]) -> set[Task]:
-        """Return the task that runs the future's function, and the tasks that send exchanges again for it.
+        """Return the task that runs the future's function, and the tasks that send its exchanges again.
 
-        The result also has the tasks that send exchanges again for which no task waits.
+        The result also has the tasks that send unawaited exchanges again.
         """
         behind = {task for task in self.active if task.is_behind(future)}
         return behind | {

@@ -34,9 +34,9 @@ from percolator_core.store.durability import Durability
 from percolator_core.store.options import CONTROL, KNOWN, NUMBER, PASSWORDS, READERS, Value, can_be, pairs
 from percolator_core.store.redaction import QUERY, SECRET, USER_IN_PATH, redacted
 
-Kind = Literal["embedded", "redis", "unix", "sentinel", "cluster"]
+StoreKind = Literal["embedded", "redis", "unix", "sentinel", "cluster"]
 
-_SCHEMES: dict[str, tuple[Kind, bool]] = {
+_SCHEMES: dict[str, tuple[StoreKind, bool]] = {
     "redis": ("redis", False),
     "rediss": ("redis", True),
     "unix": ("unix", False),
@@ -45,7 +45,7 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis+cluster": ("cluster", False),
     "rediss+cluster": ("cluster", True),
 }
-_DEFAULT_PORTS: dict[Kind, int] = {"redis": 6379, "sentinel": 26379, "cluster": 6379}
+_DEFAULT_PORTS: dict[StoreKind, int] = {"redis": 6379, "sentinel": 26379, "cluster": 6379}
 _NOT_IN_HOSTS = re.compile(r"[\x00-$&-,/;-@\[-^`{-\x7f]")
 _QUESTION_MARK = re.compile(r"%((?:25)*3F)", re.IGNORECASE)
 
@@ -90,7 +90,7 @@ class Address:
     or more, and 0 for embedded and cluster.
     """
 
-    kind: Kind
+    kind: StoreKind
     folder: Path | None = None
     socket_path: str | None = None
     hosts: tuple[tuple[str, int], ...] = ()
@@ -292,7 +292,7 @@ def _typed(url: str, options: dict[str, str]) -> tuple[tuple[str, Value], ...]:
     return tuple(found)
 
 
-def _demand_tls(url: str, kind: Kind, *, tls: bool, options: dict[str, str]) -> None:
+def _demand_tls(url: str, kind: StoreKind, *, tls: bool, options: dict[str, str]) -> None:
     """Raise for an option of TLS without TLS, and for a key without its certificate."""
     wanted = sorted(name for name in options if name.startswith("ssl_"))
     if wanted and not tls:
@@ -302,7 +302,7 @@ def _demand_tls(url: str, kind: Kind, *, tls: bool, options: dict[str, str]) -> 
         raise _wrong(url, "has the option ssl_keyfile alone", "name the certificate with ssl_certfile")
 
 
-def _hosts(url: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
+def _hosts(url: str, kind: StoreKind, text: str) -> tuple[tuple[str, int], ...]:
     hosts = []
     if not text and kind == "redis":
         return (("localhost", _DEFAULT_PORTS[kind]),)
@@ -327,7 +327,7 @@ def _host(url: str, name: str) -> str:
     raise _wrong(url, "has a host that is no valid name", "write 1 to 63 letters or digits between dots")
 
 
-def _database(url: str, kind: Kind, path: str, option: str | None) -> int:
+def _database(url: str, kind: StoreKind, path: str, option: str | None) -> int:
     if path and option is not None and path != option:
         raise _wrong(url, "names two databases", "leave out the path or the option db")
     text = path or option or "0"

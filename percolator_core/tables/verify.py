@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import RowExists, TransactionConflict
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.binding import table_name
 from percolator_core.tables.indexes import (
@@ -31,7 +31,7 @@ from percolator_core.tables.indexes import (
 )
 from percolator_core.tables.model import Table
 
-_AT_ONCE: Final = 500
+AT_ONCE: Final = 500
 """The number of rows that one read compares, or one transaction repairs."""
 
 _ATTEMPTS_OF_ONE: Final = 30
@@ -61,7 +61,7 @@ class Repairable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class IndexDifference:
     """A missing entry of the index with the table ``index``, or an entry without its row."""
 
     index: str
@@ -70,7 +70,7 @@ class Difference:
     missing: bool
 
 
-def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
+def check_indexes(t: Readable, table: type[Table] | str) -> list[IndexDifference]:
     """Return the differences between a table and its indexes in a snapshot, except indexes being built.
 
     This reads the table and each index once. For a large table pin the snapshot: ``with db.snapshot() as t``.
@@ -80,7 +80,7 @@ def check_indexes(t: Readable, table: type[Table] | str) -> list[Difference]:
     """
     handle = t.handle_of(table_name(table))
     complete = [one for one in indexes_of(handle) if one.rule.complete_from is not None]
-    return list(differences(t, handle, complete))
+    return list(index_differences(t, handle, complete))
 
 
 def rebuild_indexes(db: Repairable, table: type[Table] | str, index: str | None = None) -> int:
@@ -102,7 +102,7 @@ def rebuild_indexes(db: Repairable, table: type[Table] | str, index: str | None 
     with db.snapshot() as snapshot:
         handle = snapshot.handle_of(name)
         chosen = [one for one in indexes_of(handle) if index in {None, one.rule.table}]
-        for some in batches(differences(snapshot, handle, chosen)):
+        for some in batched(index_differences(snapshot, handle, chosen), AT_ONCE):
             for done, refused in run_in_parts(db, lambda t, part: repair(t, t.handle_of(name), part), some):
                 repaired += done
                 twice += refused
@@ -129,7 +129,7 @@ def run_in_parts(
             yield from run_in_parts(db, fn, half, attempts)
 
 
-def repair(t: Writer, handle: TableHandle, some: Sequence[Difference]) -> tuple[int, list[str]]:
+def repair(t: Writer, handle: TableHandle, some: Sequence[IndexDifference]) -> tuple[int, list[str]]:
     """Repair the differences that still exist; return their number, and a message for each refused repair."""
     repaired, refused = 0, []
     indexes = {index.rule.table: index for index in indexes_of(handle)}
@@ -167,12 +167,14 @@ def _of(t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes) 
 def _as_it_is(
     t: Writer, handle: TableHandle, index: Index, value: bytes, row: bytes
 ) -> tuple[bytes | None, bytes | None]:
-    """Return the row's indexed cell, and the row to which the entry belongs; None if there is no entry."""
+    """Return the row's indexed cell, and the row of the entry for ``value``; None if there is no entry."""
     (cell,), (entry,) = (t.values(*wanted) for wanted in _of(t, handle, index, value, row))
     return cell, entry if index.rule.unique or entry is None else row
 
 
-def differences(t: Readable, handle: TableHandle, indexes: Iterable[Index]) -> Iterator[Difference]:
+def index_differences(
+    t: Readable, handle: TableHandle, indexes: Iterable[Index]
+) -> Iterator[IndexDifference]:
     """Yield the differences between a table and some of its indexes in a snapshot."""
     found = [index for index in indexes if index.column.missing is None]
     yield from _missing(t, handle, found)
@@ -180,11 +182,11 @@ def differences(t: Readable, handle: TableHandle, indexes: Iterable[Index]) -> I
         yield from _stray(t, handle, index)
 
 
-def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[Difference]:
+def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[IndexDifference]:
     columns = [index.rule.column for index in found]
     if not columns:
         return
-    for some in batches(t.scan(handle.name, columns=columns)):
+    for some in batched(t.scan(handle.name, columns=columns), AT_ONCE):
         for index in found:
             name, table = index.rule.column, t.handle_of(index.rule.table)
             pairs = [(cells[name], row) for row, cells in some if name in cells]
@@ -192,17 +194,17 @@ def _missing(t: Readable, handle: TableHandle, found: list[Index]) -> Iterator[D
             there = t.values_of((table, index.entry(value, row), [field]) for value, row in pairs)
             for (value, row), (entry,) in zip(pairs, there, strict=True):
                 if entry is None or (index.rule.unique and entry != row):
-                    yield Difference(table.name, row, value, missing=True)
+                    yield IndexDifference(table.name, row, value, missing=True)
 
 
-def _stray(t: Readable, handle: TableHandle, index: Index) -> Iterator[Difference]:
+def _stray(t: Readable, handle: TableHandle, index: Index) -> Iterator[IndexDifference]:
     table = t.handle_of(index.rule.table)
     field = handle.columns[index.rule.column]
-    for some in batches(_entries(t, table, index)):
+    for some in batched(_entries(t, table, index), AT_ONCE):
         cells = t.values_of((handle, row, [field]) for _, row in some)
         for (value, row), (cell,) in zip(some, cells, strict=True):
             if cell != value:
-                yield Difference(table.name, row, value, missing=False)
+                yield IndexDifference(table.name, row, value, missing=False)
 
 
 def _entries(t: Readable, table: TableHandle, index: Index) -> Iterator[tuple[bytes, bytes]]:
@@ -212,10 +214,3 @@ def _entries(t: Readable, table: TableHandle, index: Index) -> Iterator[tuple[by
         return ((value, cells[holder]) for value, cells in t.scan(table.name, columns=[holder]))
     codec = KeyCodec(table.definition)
     return (index.split(codec.encode(tuple(entry.values()))) for entry in t.select(table.name))
-
-
-def batches(every: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists of the size that one read compares, or one transaction repairs."""
-    found = iter(every)
-    while some := list(islice(found, _AT_ONCE)):
-        yield some

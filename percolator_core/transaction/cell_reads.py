@@ -316,11 +316,11 @@ class CellReads(LateReads):
     def _ask(
         self, commands: Sequence[Command], cells: Iterable[_Cell] = (), standings: Iterable[bytes] = ()
     ) -> tuple[list[Any], dict[bytes, bytes | None]]:
-        """The replies to ``commands``, and the result of `base_below` for each command of ``standings``."""
+        """Return the replies to ``commands``, and the result of `base_below` by command of ``standings``."""
         self._must_be_of_this_process()
         self._sent += len(commands)
         self._requests += 1
-        # These commands follow the reads: what `base_below` says of a tablet now was so during the reads.
+        # These commands run after the reads, so a tablet that is complete now was so during the reads.
         asked = list(dict.fromkeys(standings))
         whole = [*commands, *asked] if asked else commands
         if self._start_ts is None:
@@ -345,7 +345,7 @@ class CellReads(LateReads):
     ) -> Version | None:
         """Return the visible version.
 
-        A script finds it, unless it is known to be the newest version or that of the base.
+        It is the newest version or the version of the base; if neither is certain, a script finds it.
         """
         if not is_settled(version, lock, self._limit, base is not None):
             return self._read_slowly(handle, row, column)

@@ -104,7 +104,7 @@ class LateReads(TypedReads):
         """
         fields = [handle.marker, *(handle.columns[one.name] for one in columns)]
         if len(fields) > len(handle.definition.value_columns):
-            fields = []  # read whole rows: of most rows the store has only few columns
+            fields = []  # read whole rows: most rows in the store have few cells
         left: Sequence[bytes] = handle.tags
         while left:
             scans = [

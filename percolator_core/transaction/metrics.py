@@ -17,11 +17,11 @@ from operator import add
 from typing import Final, TypeAlias
 
 from percolator_core.runtime import process
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 
 
 @dataclass(slots=True)
-class Cost(Shown):
+class Cost(ShownInNotebook):
     """Counters of one transaction.
 
     Attributes:

@@ -37,7 +37,7 @@ class Oracle:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        store.tell_newest(lambda: self.seen)
+        store.set_newest(lambda: self.seen)
         self.seen = 0
         self.spares: deque[tuple[int, float, int]] = deque(maxlen=MOST_SPARES)
         """Spare timestamps, which came with the replies to commits.

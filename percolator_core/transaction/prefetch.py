@@ -56,7 +56,7 @@ Record: TypeAlias = dict[Trigger, int]
 """A run's reads of one row: the trigger, then columns, each with the size of its value."""
 
 
-class Plan(NamedTuple):
+class PrefetchPlan(NamedTuple):
     """The columns to prefetch, and their expected size in bytes."""
 
     columns: tuple[ColumnFields, ...]
@@ -91,7 +91,7 @@ class Group:
         """True if a new plan may differ from the present one."""
         return self.rows <= _FEW_ROWS or abs(self.rows - self.planned_at) >= _FEW_ROWS
 
-    def plan(self, trigger: Trigger) -> Plan | None:
+    def plan(self, trigger: Trigger) -> PrefetchPlan | None:
         """Return the plan for first reads of the kind ``trigger``; None if no column is read often enough."""
         self.planned_at = self.rows
         likely = sorted(
@@ -102,7 +102,7 @@ class Group:
             column for _, column in likely if isinstance(column, ColumnFields) and column is not trigger
         ]
         del columns[MOST_BROUGHT:]
-        return Plan(tuple(columns), int(sum(self.sizes[one] for one in columns))) if columns else None
+        return PrefetchPlan(tuple(columns), int(sum(self.sizes[one] for one in columns))) if columns else None
 
     def _is_worth(self, column: Trigger, count: int) -> bool:
         size = self.sizes[column]
@@ -126,7 +126,7 @@ class Habits:
     def __init__(self) -> None:
         self.groups: dict[Trigger, Group] = {}
         self._lock = threading.Lock()
-        self.plans: dict[Trigger, Plan] = {}
+        self.plans: dict[Trigger, PrefetchPlan] = {}
 
     def learn(self, records: Iterable[Record]) -> None:
         """Count the reads of one run."""

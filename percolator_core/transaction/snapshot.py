@@ -97,7 +97,7 @@ class Snapshot(CellReads):
                 raise
 
     def _unpin_unawaited(self) -> None:
-        """If the request is lost, the pin delays garbage collection until the client ends."""
+        """Unpin without waiting. A lost request delays garbage collection until the client ends."""
         with suppress(PercolatorError):
             self._client.store.defer((b"ZREM", self._client.store.keyspace.pins, self._pin))
 
@@ -179,7 +179,7 @@ class Snapshot(CellReads):
         wanted = list(columns)
         values = self._read_cells((table, key, column) for column in wanted)
         if wanted:
-            self.start_timestamp  # noqa: B018 - a read of a row fixes the snapshot, even if all of it is ours
+            self.start_timestamp  # noqa: B018 - a read fixes the snapshot, even if own writes answer it
         return {column: value for column, value in zip(wanted, values, strict=True) if value is not None}
 
     def get_many(self, cells: Iterable[tuple[str, str | bytes, str]]) -> list[bytes | None]:

@@ -121,7 +121,7 @@ class Transaction(Snapshot, TypedWrites):
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, b""))
 
     def boost(self, table: str, row: str | bytes, column: str, observers: bytes) -> None:
-        """Notify as `notify`. A mark of a named observer moves ahead if it is due already (_dirty.lua)."""
+        """Notify as `notify`. Due marks of the named ``observers`` move ahead (`_dirty.lua`)."""
         handle = self._handles[table]
         self.put(handle, row_bytes(row), handle.notify_column(column), (NOTIFY, observers))
 

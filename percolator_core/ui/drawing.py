@@ -37,7 +37,7 @@ _LINES: Final = (40.0, 58.0)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a drawing shows: the tables whose columns are not folded, and whether columns are only read."""
+    """The tables whose columns are not folded; with ``reads``, columns that are only read are drawn, too."""
 
     opened: frozenset[str] = frozenset()
     reads: bool = False

@@ -78,7 +78,7 @@ class Standing:
         return STATES[self.state]
 
 
-class Looks:
+class RateSamples:
     """The counts of each chain's observers at earlier page views. Thread-safe."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Looks:
             return before
 
 
-looks: Final = Looks()
+rate_samples: Final = RateSamples()
 """The samples of this process."""
 
 

@@ -35,8 +35,8 @@ _FEWEST_RUNS: Final = 8
 
 _RESERVED_PAUSE: Final = 0.01
 _FREE_PAUSE: Final = 0.1
-"""Seconds between two claims while fewer than half of the slots are free: with a free reserved slot, or
-without."""
+"""Seconds between two claims while fewer than half of the slots are free. The first number counts if a
+reserved slot is free, else the second."""
 
 _ORDERED_LIMIT: Final = 64
 """The limit for ``order: most_notified``, because concurrent runs do not see each other's results."""

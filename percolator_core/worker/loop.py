@@ -42,8 +42,8 @@ _STOP_GRACE: Final = 0.5
 """Seconds that a stopping worker waits for its last claim, to give back the claimed cells."""
 
 _STORE_PAUSE: Final = 0.5
-_TOLD_AGAIN: Final = 10.0
-"""Seconds after StoreUnavailable until the next claim, and until the log says so again."""
+_LOG_PAUSE: Final = 10.0
+"""Seconds after StoreUnavailable until the next claim, and until the log repeats the warning."""
 
 _TURNS: Final = 16
 """Turns of the hub, with one reply each, between two readings of the clock."""
@@ -59,7 +59,8 @@ T = TypeVar("T")
 class _Claimed(NamedTuple):
     """The result of a claim that examined the tablets ``tags``; None means all.
 
-    ``next_due``: seconds until the next cell is due. ``complete``: no due cell is left. ``idle``: no mark is.
+    ``next_due`` is the number of seconds until the next cell is due. ``complete`` is True if no due cell is
+    left, and ``idle`` is True if no mark is left.
     """
 
     leases: list[Lease]
@@ -258,7 +259,7 @@ class WorkerLoop:
         except StoreUnavailable as error:
             if raising:
                 raise
-            log.warning_once_in(_TOLD_AGAIN, "the store does not answer, waiting for it", error=str(error))
+            log.warning_once_in(_LOG_PAUSE, "the store does not answer, waiting for it", error=str(error))
             self._claim_at = now + _STORE_PAUSE
             self._candidates.lose()
             return None
@@ -278,7 +279,7 @@ class WorkerLoop:
             self._empty_claims = min(self._empty_claims + 1, 10)
             # The next claim does not begin at once, even for a due cell: another worker may be leasing it.
             due = longest if claimed.next_due is None else claimed.next_due
-            # An exception: a run that ended during the claim may have left marks that the claim did not see.
+            # But if a run ended during the claim, claim at once: the claim may have missed marks of the run.
             self._claim_at = now if self._claim_again else now + max(_FIRST_PAUSE, min(longest, due))
         return claimed
 
@@ -345,7 +346,7 @@ class WorkerLoop:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
             failed = "the store did not answer during a run"
-            log.warning_once_in(_TOLD_AGAIN, failed, observer=lease.observer, error=str(error))
+            log.warning_once_in(_LOG_PAUSE, failed, observer=lease.observer, error=str(error))
         except Exception:
             # No exception of an observer arrives here. The lease expires.
             log.exception("a run could not be finished", observer=lease.observer, table=lease.table)

@@ -15,7 +15,7 @@ from percolator_core.database import Database
 from percolator_core.errors import PercolatorError
 from percolator_core.notifications.activation import Registration
 from percolator_core.observers import Chain
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 from percolator_core.runtime.process import usable_cores
 from percolator_core.store import Hub
 from percolator_core.transaction.prefetch import Habits
@@ -33,7 +33,7 @@ STOP_GRACE: Final = 10.0
 
 
 @dataclass(slots=True)
-class Counts(Shown):
+class Counts(ShownInNotebook):
     """The counts of a worker's runs, by observer, and the seconds for which the worker ran."""
 
     observers: dict[str, ObserverCounts] = field(default_factory=dict)

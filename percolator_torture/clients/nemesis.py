@@ -11,12 +11,12 @@ from functools import partial
 from typing import Final
 
 from percolator_core.errors import LockTimeout, StoreUnavailable
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.clients.base_nemesis import BaseStrikes, Later
 from percolator_torture.clients.crew import Crew
 from percolator_torture.clients.schedule import OF_BASES, Event, Nemesis
 from percolator_torture.faults.clock import HOUR, FakeClock
 from percolator_torture.faults.store import FaultyDatabase
+from percolator_torture.servers.private_server import PrivateServer
 
 STOPPED_FOR: Final = 1.6
 """A client is stopped for this multiple of a lock's time to live."""

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from percolator_core.store import Durability
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.losses.pairs import CLIENTS, Found, Pairs, create_tables, open_pairs
+from percolator_torture.servers.private_server import PrivateServer
 from percolator_torture.servers.replication import cut_off, follow, furthest, promote
 
 _TIMEOUT: Final = 0.2

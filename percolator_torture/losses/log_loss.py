@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.losses.pairs import Found, Pairs, create_tables, open_pairs
+from percolator_torture.servers.private_server import PrivateServer
 
 Fsync: TypeAlias = Literal["always", "everysec"]
 

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, Self, TypeVar
 from percolator_core.errors import StoreUnavailable
 from percolator_core.layout.keys import Keyspace
 from percolator_core.store import Store
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.faults.clock import HOUR, FakeClock
 from percolator_torture.faults.store import connect
+from percolator_torture.servers.private_server import PrivateServer
 from percolator_torture.servers.replication import follow, promote
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store.private_server import LOOPBACK, PrivateServer
+from percolator_torture.servers.private_server import LOOPBACK, PrivateServer
 
 _LIMIT: Final = 60.0
 _STEP: Final = 0.005

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from percolator_core.errors import PercolatorError
 from percolator_core.notation.amounts import count_of
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.checker.check import check
 from percolator_torture.checker.report import Anomaly, Report
 from percolator_torture.clients.base_nemesis import BaseStrikes
@@ -32,6 +31,7 @@ from percolator_torture.histories.journal import read_history
 from percolator_torture.histories.recorder import Recorder
 from percolator_torture.histories.settling import Settled, settle
 from percolator_torture.histories.survey import find_keys
+from percolator_torture.servers.private_server import PrivateServer
 from percolator_torture.suites.result import Result, Table
 from percolator_torture.suites.settings import Settings
 from percolator_torture.workloads import WORKLOADS, Workload

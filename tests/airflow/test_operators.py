@@ -283,7 +283,7 @@ class TestCleaning:
 
     def test_locks_of_the_dead(self, words: Project) -> None:
         from percolator_airflow import ResolveLocksOperator
-        from percolator_core.admin.status import locks
+        from percolator_core.admin.locks import locks
         from tests.servers.plain import commit_of, die
 
         words.activate()

@@ -203,11 +203,11 @@ class TestStanding:
 
     def test_rates_are_of_the_last_seconds(self, web: Web) -> None:
         from percolator_airflow.ui.chains import KnownChain
-        from percolator_core.ui.standing import Looks
+        from percolator_core.ui.standing import RateSamples
 
         web.chain.create_tables(web.db)
         known = KnownChain(web.name, web.folder, "", "", None)
-        looks = Looks()
+        looks = RateSamples()
 
         def look(second: float, ran: int) -> float | None:
             now = ObserverStatus("split", (), 0, 0, None, 0, active=True, ran=ran)
@@ -234,7 +234,7 @@ class TestStanding:
 
     def test_without_a_look_of_its_own_the_monitors_is_taken(self, web: Web) -> None:
         from percolator_airflow.ui.chains import KnownChain
-        from percolator_core.ui.standing import Looks
+        from percolator_core.ui.standing import RateSamples
 
         web.chain.create_tables(web.db)
         now = status(web.db, web.chain)
@@ -242,7 +242,7 @@ class TestStanding:
         known = KnownChain(web.name, web.folder, "", "", None)
         later = [ObserverStatus("split", (), 0, 0, None, 0, active=True, ran=100)]
         seen: Any = SimpleNamespace(time=now.time + 10_000_000, observers=later)
-        assert Looks().rates(known, web.db, seen)["split"].runs == pytest.approx(10, abs=0.2)
+        assert RateSamples().rates(known, web.db, seen)["split"].runs == pytest.approx(10, abs=0.2)
 
 
 class TestOverview:

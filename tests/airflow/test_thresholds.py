@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from percolator_core.admin.status import HeldLock, ObserverStatus, Status, StoreStatus
+from percolator_core.admin.locks import HeldLock
+from percolator_core.admin.status import ObserverStatus, Status, StoreStatus
 from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.activation import LiveWorker
 from percolator_core.observers.scheduling import ThresholdsDeclaration

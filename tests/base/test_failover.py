@@ -17,9 +17,9 @@ from percolator_core.base import compaction
 from percolator_core.errors import PercolatorError
 from percolator_core.maintenance import bases
 from percolator_core.maintenance.bases import BaseMaintainer
-from percolator_core.store.private_server import PrivateServer
 from percolator_torture.faults.damage import bases_of, unnamed_files
 from percolator_torture.histories.settling import end_locks
+from percolator_torture.servers.private_server import PrivateServer
 from percolator_torture.servers.replication import cut_off, follow, promote
 from tests.servers.plain import until
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker
+from percolator_core.admin.locks import locks
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.row_history import row_history
-from percolator_core.admin.status import locks
 from percolator_core.admin.trace import trace
 from percolator_core.catalog.table_handle import COLUMNS_BYTES
 from percolator_core.errors import MOST_NAMED, abbreviated

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from percolator_core import Database
-from percolator_core.admin.status import locks
+from percolator_core.admin.locks import locks
 from percolator_core.maintenance.garbage_collection import GarbageCollector
 from percolator_core.maintenance.locks import Locks, ResolvedLocks
 from percolator_core.scripts import calls

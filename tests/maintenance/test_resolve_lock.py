@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from percolator_core import Database, Transaction, UnknownColumn, UnknownTable
-from percolator_core.admin.status import HeldLock, locks
+from percolator_core.admin.locks import HeldLock, locks
 from percolator_core.notifications.ack import acknowledge
 from percolator_core.notifications.dirty import DirtyIndex
 from tests.chains import chain_of, watch

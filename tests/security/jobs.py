@@ -18,10 +18,11 @@ import redis
 
 from percolator_core import Cell, Database, LockTimeout, Transaction, TransactionConflict, Worker, connect
 from percolator_core.admin.demand import demand
+from percolator_core.admin.locks import locks
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import rerun
 from percolator_core.admin.samples import record, samples
-from percolator_core.admin.status import locks, status, tablets
+from percolator_core.admin.status import status, tablets
 from percolator_core.admin.trace import trace
 from percolator_core.notifications.activation import activate
 from percolator_core.notifications.counts import run_counts

@@ -18,6 +18,7 @@ from percolator_core.layout.keys import Keyspace
 from percolator_core.monitoring.probe import Probe, ProbeResult
 from percolator_core.notifications.activation import activate
 from tests.chains import chain_of, watch
+from tests.security import typed
 from tests.security.jobs import FIRST, JOBS, TABLES, Scene, refusals
 from tests.security.rules import DOCUMENT, PASSWORD, Rule, documented, rule_for
 from tests.servers.cluster import Cluster
@@ -388,6 +389,22 @@ def test_an_option_that_needs_a_right(own: Server, what: str, option: str) -> No
     with connect(url, namespace) as db:
         db.create_table("docs", 2)
         assert db.snapshot().get("docs", "row", "text") is None
+
+
+def test_a_migration(own: Server) -> None:
+    """A pinned snapshot verifies a copied column or a new index, and the pin needs one more right."""
+    selectors = knows_selectors(own)
+    rule, rights = rule_for("maintenance", selectors=selectors), extra("percolator migrate")
+    with scene(own, rule, 2) as found:
+        typed.fill(found.helper)
+        with pytest.raises(PercolatorError, match="ACL") as refused:
+            typed.migrate(found.connect())
+        assert one_sentence(refused.value)
+        with own.client() as client:
+            give(client, rule, found.namespace, rights[selectors])
+            client.execute_command("ACL", "LOG", "RESET")
+        assert {"change type", "add index"} <= set(typed.migrate(found.connect()))
+    assert refusals(own) == []
 
 
 def test_the_health_of_a_worker(own: Server) -> None:

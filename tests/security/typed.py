@@ -27,6 +27,13 @@ class Grown(Table, name="items", partition=[Hash("shop", buckets=1), Range("numb
     weight: float | None = None
 
 
+class Changed(Table, name="items", partition=[Hash("shop", buckets=1), Range("number", splits=[10, 40])]):
+    shop: PrimaryKey[str]
+    number: PrimaryKey[int]
+    price: Indexed[str] = "1.0"
+    weight: float | None = None
+
+
 ITEM: Final[Any] = Item
 
 
@@ -99,3 +106,9 @@ def change(db: Database) -> None:
         row["weight"] for row in db.snapshot().select("items", where=ColumnExpression("sort") == "film")
     ] == [None]
     db.drop_table(Item)
+
+
+def migrate(db: Database) -> list[str]:
+    """Make every kind of change that `percolator migrate` makes to a table with rows; return the kinds."""
+    dropped = ["items.kind", "items.code"]
+    return [one.kind for one in db.migrate([Changed], allow_drop=dropped, allow_narrowing=["items.price"])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from percolator_bench.kills import count_in_python
-from percolator_core.spark.recount import recount
+from percolator_bench.recount import recount
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

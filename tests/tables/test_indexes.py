@@ -36,7 +36,7 @@ from percolator_core.schema.types import column_type
 from percolator_core.tables import arrow, lookup, operations, rows, verify
 from percolator_core.tables.indexes import Index, indexes_of
 from percolator_core.tables.model import definition_of
-from percolator_core.tables.verify import Difference, check_indexes, rebuild_indexes
+from percolator_core.tables.verify import IndexDifference, check_indexes, rebuild_indexes
 from tests.flushing import flush
 from tests.servers.plain import some_namespace
 from tests.tables.models import Seat, User, create
@@ -389,10 +389,10 @@ def test_the_check_finds_what_is_missing_and_what_is_stray(users: Database) -> N
     found = check_indexes(users.snapshot(), User)
     assert sorted(found, key=str) == sorted(
         [
-            Difference("users(city)", b"a", b"Rome", missing=True),
-            Difference("users(city)", b"b", b"Oslo", missing=False),
-            Difference("users(email)", b"a", b"a@x", missing=True),
-            Difference("users(email)", b"b", b"a@x", missing=False),
+            IndexDifference("users(city)", b"a", b"Rome", missing=True),
+            IndexDifference("users(city)", b"b", b"Oslo", missing=False),
+            IndexDifference("users(email)", b"a", b"a@x", missing=True),
+            IndexDifference("users(email)", b"b", b"a@x", missing=False),
         ],
         key=str,
     )

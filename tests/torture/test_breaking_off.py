@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 
 from percolator_core.cli.app import app
 from percolator_core.errors import StoreUnavailable
-from percolator_core.store import private_server
-from percolator_core.store.private_server import LOOPBACK, PrivateServer
 from percolator_torture.clients import client_process
 from percolator_torture.clients.crew import Crew
 from percolator_torture.clients.nemesis import Strikes
@@ -29,6 +27,8 @@ from percolator_torture.faults.store import connect
 from percolator_torture.losses.failover import Before, FailoverRow
 from percolator_torture.losses.log_loss import LogLoss
 from percolator_torture.losses.pairs import Found
+from percolator_torture.servers import private_server
+from percolator_torture.servers.private_server import LOOPBACK, PrivateServer
 from percolator_torture.suites import loss_suites, runner, workload_suite
 from percolator_torture.suites.loss_suites import run_failover, run_log_loss
 from percolator_torture.suites.result import Result

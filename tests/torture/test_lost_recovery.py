@@ -13,7 +13,7 @@ import pytest
 
 import percolator_core as percolator
 from percolator_core.errors import TransactionAborted
-from percolator_core.store.private_server import PrivateServer
+from percolator_torture.servers.private_server import PrivateServer
 from percolator_torture.servers.replication import follow, promote
 
 NAMESPACE = "recovery"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from percolator_core.admin.trace.found import Change, Kind, Outcome, Run, WrittenCell
+from percolator_core.admin.trace.found import Change, Outcome, Run, WriteKind, WrittenCell
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.records import DELETE, NOTIFY, PUT, Version
 
-_KINDS: Final[dict[int, Kind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
+_KINDS: Final[dict[int, WriteKind]] = {PUT: "put", DELETE: "delete", NOTIFY: "notify"}
 
 _Name: TypeAlias = Callable[[str, bytes], str]
 """Returns the name of a table's column from its encoded form."""

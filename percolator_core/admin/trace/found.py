@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from percolator_core.runtime.html import Shown
+from percolator_core.runtime.html import ShownInNotebook
 
 COLLAPSED: Final = 100
 """The greatest number of changes that is counted for one run."""
 
-Kind: TypeAlias = Literal["put", "delete", "notify"]
+WriteKind: TypeAlias = Literal["put", "delete", "notify"]
 State: TypeAlias = Literal["ran", "pending", "leased", "retrying", "quarantined", "collected", "unobserved"]
 
 WAITING: Final = frozenset({"pending", "leased", "retrying"})
@@ -24,7 +24,7 @@ class WrittenCell:
     table: str
     row: bytes
     column: str
-    kind: Kind
+    kind: WriteKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Change:
     table: str
     row: bytes
     column: str
-    kind: Kind
+    kind: WriteKind
     timestamp: int | None
     outcomes: tuple[Outcome, ...]
 
@@ -101,7 +101,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace(Shown):
+class Trace(ShownInNotebook):
     """The ``changes`` of a row, and the ``runs`` that they caused, sorted by start timestamp.
 
     ``uncertain`` counts changes before the safe point of garbage collection. Versions of that time have been

@@ -38,7 +38,7 @@ class Answer:
         return f"{self.host} answered {self.status} {self.reason}: {said!r}"
 
 
-class HTTPServer:
+class HTTPClient:
     """A server with the protocol HTTP or HTTPS. Each request has a connection of its own."""
 
     def __init__(
@@ -118,7 +118,7 @@ class HTTPSink:
         """
         if method not in {"POST", "PUT"}:
             raise ValueError(f"a sink's method is POST or PUT, not {method}")
-        self._server = HTTPServer(url, timeout=timeout, headers=headers, context=context)
+        self._server = HTTPClient(url, timeout=timeout, headers=headers, context=context)
         self._method = method
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:

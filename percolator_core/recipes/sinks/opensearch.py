@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from percolator_core.recipes.sinks import NotTaken, digest_of, seconds
-from percolator_core.recipes.sinks.http_server import Answer, HTTPServer
+from percolator_core.recipes.sinks.http_server import Answer, HTTPClient
 
 LONGEST_ID: Final = 512
 """The limit of the bytes of a document's identifier, in OpenSearch and Elasticsearch."""
@@ -110,7 +110,7 @@ class OpenSearchSink:
         """
         if not index or index != index.lower() or set(index) & set(' "*\\<|,>/?#:'):
             raise ValueError(f"{index!r} is no name of an index: use lower-case letters, digits, '-' and '_'")
-        self._server = HTTPServer(url, timeout=timeout, headers=headers, context=context)
+        self._server = HTTPClient(url, timeout=timeout, headers=headers, context=context)
         self._target = f"{self._server.target.rstrip('/')}/_bulk"
         self._index = index
         self._document = document

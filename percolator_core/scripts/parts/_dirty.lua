@@ -208,7 +208,7 @@ local function is_dirty(tag, row, column, observers)
   return false
 end
 
--- Return those of the observers for which a cell of the tablet is dirty or in quarantine.
+-- Return the observers that have a dirty or quarantined cell in the tablet.
 local function busy_observers(tag, observers)
   local busy = {}
   for _, observer in ipairs(observers) do

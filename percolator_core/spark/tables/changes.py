@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.base.bases import above_base
 from percolator_core.database import Database
 from percolator_core.errors import SnapshotTooOld
+from percolator_core.runtime.batches import batched
 from percolator_core.schema.definitions import Column
 from percolator_core.schema.partitions import Piece
 from percolator_core.schema.row_keys import KeyCodec
@@ -89,7 +89,7 @@ def changed_keys(
             if found.base and not since:
                 bounds = _range(low, piece.high, found.resume)
                 changes = _with_base(db, query, piece.tablet, found, *bounds)
-            for some in _in_steps(changes):
+            for some in batched(changes, _ROWS):
                 settled = [change for change in some if change[1]]
                 for row in [row for row, commit_ts in some if not commit_ts]:
                     settled += _wait_for_lock(db, snapshot, query, piece.tablet, row, since)
@@ -114,12 +114,6 @@ def _with_base(  # noqa: PLR0917
             yield key, changed or 0
         else:
             yield key, max(row.time, changed or 0)
-
-
-def _in_steps(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    left = iter(changes)
-    while some := list(islice(left, _ROWS)):
-        yield some
 
 
 def _wait_for_lock(  # noqa: PLR0917

@@ -7,8 +7,8 @@ driver takes the lease when it plans the scan, and every running task renews it.
 minutes after the end of the last task, because Spark may repeat a task at any time.
 
 Spark plans the scans of a query together, but runs them one after another. So a task also renews the leases
-of the other scans: leases that were taken in the same minute share a token, and a task renews this token and
-those of the minute before and the minute after.
+of the other scans. Leases that were taken in the same minute share a token. A task renews this token, and the
+tokens of the minute before and the minute after.
 
 A task takes its pin again at its start. If the lease has expired and garbage collection has passed the
 snapshot, the scan is refused.

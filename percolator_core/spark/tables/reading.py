@@ -58,7 +58,7 @@ class Share(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """The plan of a read, without a snapshot. ``bound`` is the filter, bound to the table."""
 
     options: ReadOptions
@@ -126,7 +126,7 @@ class Plan:
         return Query(handle, self.columns, self.bound)
 
 
-def plan_read(options: ReadOptions, schema: StructType) -> Plan:
+def plan_read(options: ReadOptions, schema: StructType) -> ReadPlan:
     """Plan a read by its options.
 
     Raises:
@@ -143,7 +143,7 @@ def plan_read(options: ReadOptions, schema: StructType) -> Plan:
             "a filter of changes may use only columns of the key, because a deleted row has no others: "
             "filter the DataFrame instead"
         )
-    return Plan(options, schema, definition, columns, bound)
+    return ReadPlan(options, schema, definition, columns, bound)
 
 
 class TableReader(DataSourceReader):

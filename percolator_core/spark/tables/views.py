@@ -31,9 +31,9 @@ def read_table(
 ) -> DataFrame:
     """Read a table as a DataFrame: only ``columns`` of the rows that meet ``where``.
 
-    Spark's own Parquet reader reads the table if it has a base on this machine's disk and at most 200,000
-    rows in the store, and if no two of its columns, including dropped ones, have names that differ in case
-    only. Otherwise, or with ``partitions``, the source ``percolator`` reads it.
+    Spark's own Parquet reader reads a table with a base on this machine's disk and at most 200,000 rows in
+    the store. The source ``percolator`` reads all other tables. It also reads the table with ``partitions``,
+    or if the names of two columns, including dropped ones, differ in case only.
 
     Args:
         spark: the session.

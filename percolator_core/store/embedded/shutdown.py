@@ -119,7 +119,7 @@ def note_order(folder: Path, history: str) -> None:
     try:
         (folder / _NOTE).write_bytes(_note(folder, history))
     except OSError:
-        pass  # without the note, or with half of it, the next start begins a new history
+        pass  # if the note is missing or incomplete, the next start begins a new history
 
 
 def forget_order(folder: Path) -> None:

@@ -14,7 +14,7 @@ from percolator_core.ui.declarations import declared
 from percolator_core.ui.drawing import View, draw, foldable
 from percolator_core.ui.links import Links
 from percolator_core.ui.rendering import page
-from percolator_core.ui.standing import Standing, looks, standings, worst
+from percolator_core.ui.standing import Standing, rate_samples, standings, worst
 from percolator_core.ui.stores import stores
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def show(
         known, wrong = None, str(error)
     db = stores.of(chain)
     now = status(db, known)
-    rates = looks.rates(chain, db, now)
+    rates = rate_samples.rates(chain, db, now)
     found = standings(now, known, rates)
     links = Links(request, chain)
     return page(

@@ -8,7 +8,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from percolator_core.admin.status import locks as read_locks
+from percolator_core.admin.locks import locks as read_locks
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
 from percolator_core.notation.typedtext import parse_row

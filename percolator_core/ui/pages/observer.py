@@ -14,7 +14,7 @@ from percolator_core.ui.declarations import declared
 from percolator_core.ui.links import Links
 from percolator_core.ui.rendering import page
 from percolator_core.ui.source import find_source
-from percolator_core.ui.standing import looks, standings
+from percolator_core.ui.standing import rate_samples, standings
 from percolator_core.ui.stores import stores
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show(request: Request, chain: ReadableChain, user: CurrentViewer, observer: 
         raise HTTPException(404, f"{chain.name} has no observer {observer!r}")
     db = stores.of(chain)
     now = status(db, known)
-    rates = looks.rates(chain, db, now)
+    rates = rate_samples.rates(chain, db, now)
     standing = next(one for one in standings(now, known, rates) if one.now.name == observer)
     may_see = user.refusal(chain, "data") is None
     schedules = user.schedules(chain)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -21,6 +20,7 @@ from percolator_core.admin.quarantine import FailedCell, Quarantine
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
 from percolator_core.notation.error import NotationError
+from percolator_core.runtime.batches import batched
 from percolator_core.ui.access import ChainWithData, EditableChain, MayEdit
 from percolator_core.ui.declarations import declared
 from percolator_core.ui.links import Links
@@ -203,8 +203,7 @@ def _like(found: Quarantine, like: str, *, until: int) -> Iterator[list[FailedCe
     if observer not in found.count():
         raise NotationError(f"{like[:80]!r} is not a group of the page: reload the page")
     cells = (cell for cell in found.cells(observer) if cell.time < until and key_of(cell) == key)
-    while some := list(islice(cells, _TOGETHER)):
-        yield some
+    return batched(cells, _TOGETHER)
 
 
 def _tokens(chosen: Chosen) -> list[str] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from percolator_core.admin.browse import RowsPage, browse, page_before
-from percolator_core.admin.status import locks
+from percolator_core.admin.locks import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
 from percolator_core.notation.bytestext import parse_bytes
 from percolator_core.notation.error import NotationError
@@ -57,7 +57,7 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class ListedColumn:
-    """A column of the list; ``token`` stands for it in a link. The values of a number are at the right."""
+    """A column of the list; ``token`` stands for it in a link. Numbers are aligned to the right."""
 
     name: str
     token: str
@@ -158,8 +158,8 @@ def _found(  # noqa: PLR0917
             begin = page_before(db, table, begin, prefix=asked["prefix"], limit=asked["limit"])
         seconds = max(0.0, until - time.monotonic())
         found = browse(snapshot, table, start=begin, seconds=seconds, **asked)
-        # Keys of deleted rows stay for a while. A page that begins before the place, but finds only such keys
-        # there, would show the rows after the place again. So the loop goes back further.
+        # Keys of deleted rows stay for a while. If only such keys are before the place, the page would show
+        # the rows after the place again. So the loop goes back further.
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
             return begin, found

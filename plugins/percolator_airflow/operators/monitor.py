@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from percolator_airflow.operators.base import StoreOperator
 from percolator_core.admin.demand import demand
+from percolator_core.admin.locks import locks
 from percolator_core.admin.samples import record, samples
-from percolator_core.admin.status import locks, status
+from percolator_core.admin.status import status
 from percolator_core.admin.thresholds import Runs, breaches
 from percolator_core.observers.explain import validate
 from percolator_core.observers.scheduling import ThresholdsDeclaration

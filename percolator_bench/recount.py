@@ -1,6 +1,6 @@
 """Count events again with Spark, to check totals of observers.
 
-``python -m percolator_core.spark.recount FILE`` prints the totals as one JSON object.
+``python -m percolator_bench.recount FILE`` prints the totals as one JSON object.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ def recount(lines: Path) -> dict[str, tuple[int, int]]:
         ConfigurationError: as for `spark_session`.
     """
     session = spark_session("percolator recount")
-    from pyspark.sql.functions import expr
-
     events = session.read.schema("key STRING, amount STRING").json(str(lines))
-    sums = events.groupBy("key").agg(expr("count(*) AS number"), expr("sum(cast(amount AS long)) AS sum"))
-    return {row["key"]: (row["number"], row["sum"]) for row in sums.collect()}
+    sums = "SELECT key, count(*) AS number, sum(cast(amount AS long)) AS sum FROM {events} GROUP BY key"
+    return {row["key"]: (row["number"], row["sum"]) for row in session.sql(sums, events=events).collect()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from percolator_core.admin.status import locks
+from percolator_core.admin.locks import locks
 from percolator_core.layout.keys import CellAddress, encode_primary
 from percolator_core.notation.times import parse_length
 from percolator_core.scripts import calls

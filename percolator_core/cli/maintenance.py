@@ -1,4 +1,4 @@
-"""The care of a store: ``locks``, ``resolve``, ``gc`` and ``reindex``."""
+"""The commands of maintenance: ``locks``, ``resolve``, ``gc`` and ``reindex``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from percolator_core.notation.times import parse_length, show_time
 from percolator_core.notation.typedtext import Rows
 
 if TYPE_CHECKING:
-    from percolator_core.admin.status import HeldLock
+    from percolator_core.admin.locks import HeldLock
 
 _LONGEST_COLUMN: Final = 60
 """The list shows at most this many characters of a column's name. JSON has the whole name."""
@@ -28,7 +28,7 @@ def locks(
     limit: Annotated[int, typer.Option(min=1, help="At most this many locks.")] = 100, *, store: StoreOptions
 ) -> None:
     """List the current locks, oldest first. Running writers hold some of them for a short time."""
-    from percolator_core.admin.status import locks as read_locks
+    from percolator_core.admin.locks import locks as read_locks
 
     output = outputs.current()
     with store.existing() as db:
