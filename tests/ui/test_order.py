@@ -96,18 +96,22 @@ def test_a_filter_keeps_the_chosen_columns_and_the_order(orders: Pages) -> None:
 def test_a_page_says_that_only_its_rows_are_sorted(orders: Pages) -> None:
     with served(orders) as server, browser(server, 1440) as page:
         page.goto(f"{server.url}{orders.name}/tables/orders/rows?limit=20")
-        note = page.get_by_text("Only the 20 rows of this page are sorted")
-        assert not note.is_visible()
+        said = (
+            "The headers id, amount, owner order all rows; other headers sort only the 20 rows of this page."
+        )
+        page.get_by_text(said).wait_for()
         page.get_by_role("button", name="note").click()
-        note.wait_for()
         assert page.locator("th[aria-sort]").inner_text() == "note"
+        values = page.locator("td[data-label=note]").all_inner_texts()
+        assert values == sorted(values)
+        # The sign of the order is beside its header.
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1440
         page.get_by_role("link", name="amount").click()
         page.locator("th[aria-sort=descending]", has_text="amount").wait_for()
-        assert not note.is_visible()
         # A page with all rows has nothing to say.
         page.goto(f"{server.url}{orders.name}/tables/orders/rows?limit=200")
         page.get_by_role("button", name="note").click()
-        assert page.get_by_text("of this page are sorted").count() == 0
+        assert page.get_by_text("other headers sort only").count() == 0
 
 
 def test_values_of_many_columns_use_the_width_of_a_narrow_screen(orders: Pages) -> None:

@@ -77,7 +77,8 @@ def test_the_secrets_of_the_store_are_no_part_of_the_page(
         until(lambda: live_workers(pages.db))
         with file.open("a") as more:
             more.write("redis://:swordfish@host\n")
-        page = pages.get(*logs(pages))
+        [path] = logs(pages)
+        page = pages.get(path)
         assert "redis://:***@host" in page
         assert "swordfish" not in page
 
@@ -85,7 +86,8 @@ def test_the_secrets_of_the_store_are_no_part_of_the_page(
 def test_a_pipe_is_not_read(pages: Pages) -> None:
     with running(pages, subprocess.PIPE) as process:
         until(lambda: live_workers(pages.db))
-        assert "does not log to a file" in pages.get(*logs(pages))
+        [path] = logs(pages)
+        assert "does not log to a file" in pages.get(path)
         process.terminate()
         assert process.stderr is not None
         assert b"worker started" in process.stderr.read()
@@ -101,7 +103,8 @@ def test_a_record_cannot_name_another_process_or_machine(pages: Pages, tmp_path:
         where = f"process {process.pid} on {socket.gethostname()}"
         assert last_lines(where, 10) is None
         Registration(pages.db, "digest", where)
-        page = pages.get(*logs(pages))
+        [path] = logs(pages)
+        page = pages.get(path)
         assert "does not log to a file" in page
         assert "private" not in page
     for other in (f"process 1 on not-{socket.gethostname()}", "/etc/passwd", "process ../../etc on x", ""):

@@ -7,6 +7,7 @@ import binascii
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -84,6 +85,11 @@ class Order:
         return f"{'-' if self.reverse else ''}{self.column or ''}"
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """The order as arguments of `browse`."""
+        return {"order_by": self.column, "reverse": self.reverse}
+
+    @property
     def state(self) -> str:
         """The value of ``aria-sort``."""
         return "descending" if self.reverse else "ascending"
@@ -118,21 +124,14 @@ def rows(  # noqa: PLR0917 - what the form sends
     by: tuple[str, ...] = ()
     try:
         when = parse_when(db, at)
+        by = orders(db.snapshot(when.at), definition.name)
         start = _prefix(definition, prefix)
         begin = _place(before or after) if before or after else None
-        asked = {"prefix": start, "limit": size, "cut": CUT} | _filters(definition, where)
-        asked |= {"order_by": order.column, "reverse": order.reverse}
+        asked = {"prefix": start, "limit": size, "cut": CUT} | order.asked | _filters(definition, where)
         find = partial(_found, db, definition.name, begin, asked, until, backwards=bool(before))
-        try:
-            begin, found = find(when.at)
-        except LockTimeout:
-            # A long commit is in progress: the rows before that commit can be read without waiting.
-            when = replace(when, at=_before_locks(db), is_forced=True)
-            begin, found = find(when.at)
-        by = orders(db.snapshot(when.at), definition.name)
+        when, (begin, found) = _unblocked(db, when, find)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
         problem = message(error)
-    # Links to other pages and times keep the chosen columns.
     same: dict[str, Any] = {"prefix": prefix, "where": where, "column": column, "sort": order.token}
     same["limit"] = "" if size == 50 else size
     kept: dict[str, Any] = same | {"at": when.link}
@@ -147,12 +146,22 @@ def rows(  # noqa: PLR0917 - what the form sends
         when=when,
         quick=choices(links, definition.name, when, "rows", **same),
         problem=problem,
-        asked={"prefix": prefix, "where": where, "at": when.shown, "limit": size, "sort": order.token},
-        chosen=column,
+        asked=same | {"at": when.shown, "limit": size},
         **_of_the_order(links, definition, order, by, kept),
         **_contents(definition, found, column),
         **_of_the_list(links, definition, (start, begin), found, kept),
     )
+
+
+def _unblocked(
+    db: Database, when: When, find: Callable[[int | None], tuple[bytes | None, RowsPage]]
+) -> tuple[When, tuple[bytes | None, RowsPage]]:
+    """Return the page at that time, or before a long commit that is in progress."""
+    try:
+        return when, find(when.at)
+    except LockTimeout:
+        before = replace(when, at=_before_locks(db), is_forced=True)
+        return before, find(before.at)
 
 
 def _of_the_list(
@@ -233,6 +242,7 @@ def _of_the_order(
             for made in (Order(one, reverse=False), Order(one, reverse=True))
         ],
         "order": order,
+        "by": list(by),
         "nulls": links.table(definition.name, "rows", **nulls) if column and column.nullable else None,
     }
 

@@ -1,5 +1,5 @@
 // Tables with data-sort are sorted by a press on a header; the order stays when their contents are updated. A header
-// with a link is sorted by the server. The element with the table's id and "-sorted" says that more rows exist.
+// with a link leads to a page in the order of the server instead.
 "use strict";
 
 const orders = new Map();
@@ -21,8 +21,6 @@ function compare(one, other) {
 function sort(table) {
   const order = orders.get(table.id);
   if (!order) return;
-  const note = document.getElementById(`${table.id}-sorted`);
-  if (note) note.hidden = false;
   const heads = [...table.tHead.rows[0].cells];
   for (const [at, head] of heads.entries()) {
     if (order.at === at) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
