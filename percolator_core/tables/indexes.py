@@ -79,10 +79,20 @@ class Index:
         front = self._codec.join([value])
         return front if self.rule.unique else front + row
 
+    def has_all(self, at: int) -> bool:
+        """Return True if at a timestamp every row with a value in the column has its entry."""
+        complete = self.rule.complete_from
+        # Rows that are older than the column have the column's default, but no entry.
+        return complete is not None and complete <= at and self.column.missing is None
+
     def split(self, entry: bytes) -> tuple[bytes, bytes]:
         """Return the encoded value and the row of a plain index's entry."""
         value = self._codec.split(entry)[0]
         return value, entry[len(self._codec.join([value])) :]
+
+    def row_of(self, entry: bytes, holder: bytes | None) -> bytes | None:
+        """Return the key of an entry's row; ``holder`` is the value of `holder_of` in a unique index."""
+        return holder if self.rule.unique else self.split(entry)[1]
 
 
 def indexes_of(handle: TableHandle) -> tuple[Index, ...]:

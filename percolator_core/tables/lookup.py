@@ -126,11 +126,7 @@ def _candidates(t: Selector, query: Query) -> list[ByIndex]:
     found: list[ByIndex] = []
     for index in indexes_of(query.handle):
         known = bounds.get(index.rule.column)
-        complete = index.rule.complete_from
-        if known is None or complete is None or t.start_timestamp < complete:
-            continue  # no condition on the column, or the index may lack entries of this snapshot
-        # Rows that are older than the column have the column's default, but no entry.
-        if index.column.missing is not None:
+        if known is None or not index.has_all(t.start_timestamp):
             continue
         handle = t.handle_of(index.rule.table)
         column = handle.definition.key[0]
@@ -191,6 +187,5 @@ def _of_entries(t: Selector, plan: ByIndex, bound: Bound, reverse: bool) -> Iter
     query = Query(plan.handle, columns, bound)
     own = frozenset(t.own_rows(plan.handle.name))
     found = in_order(t, query, pieces(definition, bound), limit=None, reverse=reverse, own=own)
-    if index.rule.unique:
-        return (holder for _, (holder,) in found if holder is not None)
-    return (index.split(entry)[1] for entry, _ in found)
+    rows = (index.row_of(entry, next(iter(cells), None)) for entry, cells in found)
+    return (row for row in rows if row is not None)

@@ -274,8 +274,9 @@ class TabletSelect:
 
     @property
     def reached(self) -> bytes:
-        """A forward select has evaluated all rows below this key."""
-        return self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
+        """A forward select has evaluated all rows below this key, a backward one this key and all above."""
+        low, high = self.range
+        return (high or b"") if self.reverse else low
 
     def step(self, at: int) -> Call[Selected | Based | None]:
         """Return the call of the next step at a timestamp."""
@@ -292,7 +293,8 @@ class TabletSelect:
     @property
     def range(self) -> tuple[bytes, bytes | None]:
         """The first key that no step has evaluated yet, and the exclusive end of the range (or None)."""
-        return self.reached, None if self._high == b"+" else self._high[1:]
+        low = self._low[1:] + (b"\0" if self._low[:1] == b"(" else b"")
+        return low, None if self._high == b"+" else self._high[1:]
 
     def reach(self, bound: bytes | None) -> None:
         """Set the range of the next step, after a step whose rows the caller has read itself.

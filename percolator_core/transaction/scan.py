@@ -103,10 +103,12 @@ class TabletScan:
 
     @property
     def reached(self) -> bytes:
-        """In a forward scan, all rows below this key have been in ``rows``."""
+        """A forward scan has returned all rows below this key, a backward one this key and all above."""
+        backward = self._direction == "backward"
         if self._merged is not None and self.rows:
-            return self.rows[-1][0] + b"\0"
-        return self.rest[0]
+            return self.rows[-1][0] + (b"" if backward else b"\0")
+        low, high = self.rest
+        return (high or b"") if backward else low
 
     def step(self, at: int) -> Call[Scanned | None]:
         """Return the call of the next step, at a timestamp."""

@@ -295,14 +295,16 @@ class Snapshot(CellReads):
         columns: Iterable[str],
         rows: int,
         cut: int | None = None,
+        *,
+        reverse: bool = False,
     ) -> list[TabletScan]:
-        """Forward scans of all tablets that may have rows of the range, for `take_scans`.
+        """Scans of all tablets that may have rows of the range, for `take_scans`.
 
         They return ``columns``; none means all. Each step looks at ``rows`` rows at most. If whole rows are
         scanned, ``cut`` limits the bytes of each value that are fetched.
         """
         fields = [handle.columns[column] for column in columns]
-        return scans_of_tablets(handle, low, high, fields, rows, False, self._other_reads, cut)
+        return scans_of_tablets(handle, low, high, fields, rows, reverse, self._other_reads, cut)
 
     def take_scans(self, scans: Sequence[TabletScan]) -> None:
         """Fetch the next step of each scan, in one round trip."""

@@ -42,6 +42,11 @@ def chain_with_data(chain: ReadableChain, user: CurrentViewer) -> ShownChain:
     return _allowed(user, chain, "data")
 
 
+def chain_with_logs(chain: ReadableChain, user: CurrentViewer) -> ShownChain:
+    """Return the chain that the URL names, for a page of log lines."""
+    return _allowed(user, chain, "logs")
+
+
 def editable_chain(request: Request, chain: ReadableChain, user: CurrentViewer) -> ShownChain:
     """Return the chain that the URL names, for a request that changes something."""
     if WRITE_HEADER not in request.headers or request.headers.get("sec-fetch-site") not in {
@@ -69,5 +74,6 @@ def _allowed(user: Viewer, chain: ShownChain, action: Action) -> ShownChain:
 
 
 ChainWithData = Annotated[ShownChain, Depends(chain_with_data)]
+ChainWithLogs = Annotated[ShownChain, Depends(chain_with_logs)]
 EditableChain = Annotated[ShownChain, Depends(editable_chain)]
 MayEdit = Annotated[bool, Depends(may_edit)]

@@ -36,13 +36,14 @@ from percolator_core.ui.pages import (
     rows,
     tables,
     trace,
+    worker,
 )
 from percolator_core.ui.rendering import page, wants_page
 from percolator_core.ui.stores import stores
 
 _HERE: Final = Path(__file__).parent
 
-_PAGES: Final = (live, overview, graph, observer, plots, quarantine, locks, tables, rows, row, trace)
+_PAGES: Final = (live, overview, graph, observer, plots, quarantine, locks, tables, rows, row, trace, worker)
 
 HEADERS: Final = {
     # No inline script and no script of another site runs, whatever the value of a cell contains.
@@ -146,5 +147,8 @@ def _host(request: Request) -> Host:
 
 def _response(request: Request, code: int, sentence: str, login: str | None = None) -> Response:
     if wants_page(request):
-        return page(request, "error.html", status=code, code=code, sentence=sentence, login=login)
+        chain = getattr(request.state, "chain", None)
+        return page(
+            request, "error.html", status=code, code=code, sentence=sentence, login=login, chain=chain
+        )
     return JSONResponse({"error": sentence}, code)

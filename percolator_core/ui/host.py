@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from fastapi import Request
     from starlette.middleware import Middleware
 
-Action = Literal["data", "code", "edit"]
-"""To see the data of a chain (rows, locks, errors), to see the code of its observers, or to change its
-quarantine and locks."""
+Action = Literal["data", "code", "logs", "edit"]
+"""To see the data of a chain (rows, locks, errors), the code of its observers, or the log files of workers on
+this machine; or to change its quarantine and locks."""
 
 
 @dataclass(frozen=True, slots=True)

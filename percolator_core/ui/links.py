@@ -58,6 +58,10 @@ class Links:
         """Link to an observer's page."""
         return self.to(f"observers/{quote(name, safe='')}")
 
+    def worker(self, name: str) -> str:
+        """Link to the log of a worker."""
+        return self.to(f"workers/{quote(name, safe='')}")
+
     def table(self, table: str, page: str = "", **query: object) -> str:
         """Link to a table's page, or to a page below it."""
         return self.to(f"tables/{quoted(table)}" + (f"/{page}" if page else ""), **query)

@@ -97,7 +97,8 @@ class Plot:
 
     def __post_init__(self) -> None:
         most = max((value for curve in self.curves for value in curve.values if value is not None), default=0)
-        step = next(one for one in _steps(self.form) if one * _INTERVALS >= most)
+        # The axis of a curve of zeros ends at a whole number.
+        step = next(one for one in _steps(self.form) if one * _INTERVALS >= (most or _INTERVALS))
         # At least one interval, so that a curve of zeros is at the bottom and not in the middle.
         parts = max(1, math.ceil(most / step - 1e-9))
         ticks = [Tick(1 - index / parts, show(self.form, index * step)) for index in range(parts + 1)]

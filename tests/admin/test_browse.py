@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import percolator_core
-from percolator_core import Database, Hash, Indexed, PrimaryKey, Table
+from percolator_core import Database, Hash, Indexed, PrimaryKey, Table, Unique
 from percolator_core.admin import browse as browsing
-from percolator_core.admin.browse import RowsPage, browse, page_before
+from percolator_core.admin.browse import RowsPage, browse, orders, page_before
 from percolator_core.schema.expression import RawFilter, parse
+from percolator_core.schema.row_keys import KeyCodec
 from tests.servers.plain import some_namespace
 
 
@@ -25,6 +26,15 @@ class Seat(Table, name="seats", partition=[Hash("hall", buckets=3)]):
     number: PrimaryKey[int]
     level: Indexed[int] = 0
     note: str | None = None
+    owner: Indexed[str | None] = None
+    ticket: Unique[int | None] = None
+
+
+class Plain(Table, name="plain"):
+    """A typed table whose index is added later."""
+
+    id: PrimaryKey[int]
+    size: int
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +48,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
                 t.set("raw", b"row%04d" % number, "size", b"%d" % (number % 7))
                 if number % 50 == 0:
                     t.set("raw", b"row%04d" % number, "rare", b"yes")
-                t.insert(Seat(hall=f"h{number % 5}", number=number, level=number % 9))
+                some = {} if number % 3 else {"owner": f"o{number % 4}", "ticket": -number}
+                t.insert(Seat(hall=f"h{number % 5}", number=number, level=number % 9, **some))  # type: ignore[arg-type]
         yield made
 
 
@@ -106,6 +117,76 @@ def test_pages_of_a_typed_table_have_every_row_once(
     assert len(keys(pages)) == len(wanted) == len(set(keys(pages)))
     assert keys(pages) == sorted(keys(pages))
     assert all(len(page.rows) <= limit for page in pages)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    where=st.sampled_from(["", "number > 100", "hall = 'h3'", "level = 4", "note is not null"]),
+    order=st.sampled_from([None, "level", "owner", "ticket"]),
+    prefix=st.sampled_from([None, b"h3"]),
+    limit=st.sampled_from([7, 40, 200]),
+    seconds=st.sampled_from([0.0, 1.0]),
+    reverse=st.booleans(),
+)
+def test_pages_in_the_order_of_an_index_have_every_row_with_a_value_once(  # noqa: PLR0917
+    db: Database,
+    where: str,
+    order: str | None,
+    prefix: bytes | None,
+    limit: int,
+    seconds: float,
+    *,
+    reverse: bool,
+) -> None:
+    definition = db.catalog.table("seats").definition
+    predicate = parse(where, definition) if where else None
+    asked = {"where": predicate, "order_by": order, "prefix": prefix, "reverse": reverse, "limit": limit}
+    pages = every(db, "seats", seconds=seconds, **asked)
+    rows = [
+        one
+        for one in db.snapshot().select("seats", predicate)
+        if (prefix is None or one["hall"] == "h3") and (order is None or one[order] is not None)
+    ]
+    wanted = sorted(
+        ((*(() if order is None else (one[order],)), one["hall"], one["number"]) for one in rows),
+        reverse=reverse,
+    )
+    split = KeyCodec(definition).decode
+    found = [split(key) for key in keys(pages)]
+    assert found == [one[-2:] for one in wanted]
+    assert all(len(page.rows) <= limit for page in pages)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("limit", [7, 300])
+def test_pages_of_a_raw_table_in_descending_order(
+    db: Database, condition: str, limit: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "_LOOKED_AT", 8)
+    where = raw(condition) if condition else None
+    pages = every(db, "raw", where=where, limit=limit, seconds=seconds, reverse=True)
+    wanted = [b"row%04d" % number for number in range(300) if CONDITIONS[condition](number)]
+    assert keys(pages) == wanted[::-1]
+    assert all(len(page.rows) <= limit for page in pages)
+
+
+def test_an_order_needs_an_index_that_was_complete(db: Database) -> None:
+    db.create_table(Plain)
+    with db.transaction() as t:
+        t.insert(Plain(id=1, size=3))
+    before = db.timestamp()
+    assert orders(db.snapshot(), "plain") == ()
+    db.add_index(Plain, "size")
+    assert orders(db.snapshot(), "plain") == ("size",)
+    assert orders(db.snapshot(before), "plain") == ()
+    with pytest.raises(ValueError, match="plain cannot be ordered by 'size'"):
+        browse(db.snapshot(before), "plain", order_by="size")
+    assert orders(db.snapshot(), "seats") == ("level", "owner", "ticket")
+    assert orders(db.snapshot(), "raw") == ()
+    for name, column in (("seats", "note"), ("seats", "hall"), ("seats", "nothing"), ("raw", "size")):
+        with pytest.raises(ValueError, match=f"{name} cannot be ordered by '{column}'"):
+            browse(db.snapshot(), name, order_by=column)
 
 
 def test_a_page_without_time_says_how_far_it_came(db: Database) -> None:

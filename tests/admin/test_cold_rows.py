@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import percolator_core
-from percolator_core import Database, Hash, PrimaryKey, SnapshotTooOld, Table
+from percolator_core import Database, Hash, Indexed, PrimaryKey, SnapshotTooOld, Table
 from percolator_core.admin import row_history as histories
 from percolator_core.admin.browse import browse, page_before
 from percolator_core.admin.diff import changes
@@ -28,14 +29,14 @@ BOTH = ("docs", "twin")
 
 class Docs(Table, name="docs", partition=[Hash("id", buckets=3)]):
     id: PrimaryKey[str]
-    a: str | None = None
+    a: Indexed[str | None] = None
     b: str | None = None
     n: int = 7
 
 
 class Twin(Table, name="twin", partition=[Hash("id", buckets=3)]):
     id: PrimaryKey[str]
-    a: str | None = None
+    a: Indexed[str | None] = None
     b: str | None = None
     n: int = 7
 
@@ -113,10 +114,12 @@ def pages(db: Database, table: str, **asked: Any) -> list[tuple[bytes, Any]]:
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 @pytest.mark.parametrize("cut", [None, 5])
-def test_pages_forward(db: Database, limit: int, cut: int | None) -> None:
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pages_have_all_rows(db: Database, limit: int, cut: int | None, *, reverse: bool) -> None:
     typed = db.catalog.table("docs").is_typed
-    docs, twin = (pages(db, table, limit=limit, cut=cut) for table in BOTH)
+    docs, twin = (pages(db, table, limit=limit, cut=cut, reverse=reverse) for table in BOTH)
     assert docs == twin
+    assert docs == sorted(docs, key=itemgetter(0), reverse=reverse)
     assert len(docs) == 55
     assert {len(cells["b"]) for row, cells in docs if row < b"r20"} == {5 if cut and not typed else 200}
 
@@ -143,6 +146,16 @@ def test_pages_of_a_typed_table_with_conditions(db: Database, condition: str) ->
     docs, twin = (pages(db, table, limit=4, where=where) for table in BOTH)
     assert docs == twin
     assert docs
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pages_in_the_order_of_an_index(db: Database, *, reverse: bool) -> None:
+    if not db.catalog.table("docs").is_typed:
+        pytest.skip("a raw table has no index")
+    docs, twin = (pages(db, table, limit=4, order_by="a", reverse=reverse) for table in BOTH)
+    assert docs == twin
+    assert len(docs) == 50
+    assert [cells["a"] for _, cells in docs] == sorted((cells["a"] for _, cells in docs), reverse=reverse)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 20, 100])

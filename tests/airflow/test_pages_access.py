@@ -212,6 +212,13 @@ def test_data_is_for_those_who_may_read_xcoms(pages: Site, monkeypatch: pytest.M
         assert "XComs of web_observe" in answer.text
 
 
+def test_log_files_of_workers_are_for_nobody(pages: Site) -> None:
+    """One file may have the lines of several chains."""
+    answer = pages.as_("ADMIN").get("/web/workers/any", headers=PAGE)
+    assert answer.status_code == 403
+    assert "you may not see the logs of workers here" in answer.text
+
+
 def test_security_headers_stand_on_every_answer(pages: Site) -> None:
     admin, nobody = pages.as_("ADMIN"), pages.anonymous()
     answers = [

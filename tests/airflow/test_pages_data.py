@@ -254,7 +254,7 @@ def test_tables_tell_their_kind_and_size(words: Words) -> None:
     assert "orders typed 5 columns 1 2 0 rows" in said
     assert "index of orders" in said
     assert "notify-only: dirty" in said
-    said = words.text("tables/docs")
+    said = words.text("tables/docs").replace(" ,", ",")
     assert "Rows in the store 2 Dirty cells 4" in said
     assert "a hash of the row key" in said
     assert "text by measure, split" in said or "text by split, measure" in said

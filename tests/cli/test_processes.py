@@ -25,15 +25,14 @@ from percolator_core.cli.worker import parse_processes
 from percolator_core.runtime.process import usable_cores
 from tests.chains import dirty_of
 from tests.cli.conftest import ROOT, Ended, Project
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENT = 60.0
-
 
 def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENT
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.01)
@@ -96,8 +95,8 @@ class Command:
     def end(self) -> Ended:
         assert self.process.stdout is not None
         out = self.process.stdout.read()
-        code = self.process.wait(PATIENT)
-        self._reader.join(PATIENT)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         return Ended(code, out, "".join(self.lines))
 
     def close(self) -> None:
@@ -302,7 +301,7 @@ def test_the_line_on_a_terminal_sums_up(project: Project) -> None:
             shown += os.read(leader, 4096)
         process.send_signal(signal.SIGTERM)
         threading.Thread(target=_read_on, args=(leader,), daemon=True).start()
-        out, _ = process.communicate(timeout=PATIENT)
+        out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -330,7 +329,7 @@ def test_what_is_no_number_of_processes(project: Project, number: str) -> None:
 
 def ask(url: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{url}{path}", timeout=PATIENT) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -27,12 +27,12 @@ from percolator_core.cli.airflow_home import connection, environment
 from percolator_core.cli.app import app
 from percolator_core.cli.init import write_project
 from percolator_core.cli.sessions import Child, await_end
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENT = 90.0
 
 FAKE = """\
 #!{python}
@@ -94,7 +94,7 @@ told()
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + PATIENT
+    end = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < end, what
         time.sleep(0.05)
@@ -104,7 +104,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def get(url: str, path: str, content: Any = None) -> Any:
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENT) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return json.loads(answer.read())
 
 
@@ -148,15 +148,15 @@ class Up:
     def end(self) -> tuple[int, Any]:
         assert self.process.stdout is not None
         out = self.process.stdout.read()
-        code = self.process.wait(PATIENT)
-        self._reader.join(PATIENT)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         return code, json.loads(out) if out else None
 
     def close(self) -> None:
         left = self.children() if self.process.poll() is None else []
         self.process.kill()
         self.process.wait()
-        self._reader.join(PATIENT)
+        self._reader.join(PATIENCE)
         for one in left:
             one.kill()
         for pipe in (self.process.stdout, self.process.stderr):
@@ -250,7 +250,7 @@ def test_a_project_goes_up_and_down(project: Path, start: Callable[..., Up]) -> 
         [sys.executable, "-m", "percolator_core", "up", str(project)],
         capture_output=True,
         text=True,
-        timeout=PATIENT,
+        timeout=PATIENCE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
     )

@@ -55,6 +55,7 @@ def show(
         wrong=wrong,
         links=links,
         schedules=user.schedules(chain),
+        may_see_logs=user.refusal(chain, "logs") is None,
         **_drawing(known, View(frozenset(opened), reads), found, links),
     )
 

@@ -51,6 +51,7 @@ def show(request: Request, chain: ReadableChain, user: CurrentViewer, observer: 
         workers=[one for one in now.workers if one.observers is None or observer in one.observers],
         logs=f"{drain.url}/tasks/{observer}" if drain is not None else None,
         has_schedules=schedules is not None,
+        may_see_logs=user.refusal(chain, "logs") is None,
         **_texts(user, chain, own),
     )
 

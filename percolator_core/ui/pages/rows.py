@@ -7,13 +7,14 @@ import binascii
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from percolator_core.admin.browse import RowsPage, browse, page_before
+from percolator_core.admin.browse import RowsPage, browse, orders, page_before
 from percolator_core.admin.locks import locks
 from percolator_core.errors import LockTimeout, SnapshotTooOld, UnknownColumn
 from percolator_core.notation.bytestext import parse_bytes
@@ -57,11 +58,45 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class ListedColumn:
-    """A column of the list; ``token`` stands for it in a link. Numbers are aligned to the right."""
+    """A column of the list. Numbers are aligned to the right."""
 
     name: str
-    token: str
     is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of the rows: by a column with an index, or by their keys if ``column`` is None.
+
+    In a link, ``-`` means the descending order: ``""``, ``-``, ``price``, ``-price``.
+    """
+
+    column: str | None
+    reverse: bool
+
+    @classmethod
+    def parse(cls, sort: str) -> Order:
+        """Invert `token`."""
+        return cls(sort.removeprefix("-") or None, sort.startswith("-"))
+
+    @property
+    def token(self) -> str:
+        """The order in a link."""
+        return f"{'-' if self.reverse else ''}{self.column or ''}"
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The order as arguments of `browse`."""
+        return {"order_by": self.column, "reverse": self.reverse}
+
+    @property
+    def state(self) -> str:
+        """The value of ``aria-sort``."""
+        return "descending" if self.reverse else "ascending"
+
+    def pressed(self, column: str | None, *, is_number: bool) -> Order:
+        """Return the order after a press on a header. The first press on numbers shows the highest one."""
+        return Order(column, not self.reverse if column == self.column else is_number)
 
 
 @router.get("/{name}/tables/{table}/rows")
@@ -74,32 +109,31 @@ def rows(  # noqa: PLR0917 - what the form sends
     at: str = "",
     after: str = "",
     before: str = "",
+    sort: str = "",
     limit: int = 50,
     column: Annotated[list[str], Query(max_length=OFFERED)] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     """Show a page of the table's rows."""
     until = time.monotonic() + SECONDS
     db, definition = stores.table(chain, unquoted(table))
-    links = Links(request, chain, [definition])
+    links = Links(request, chain, [definition, *_indexes(db, definition)])
+    order = Order.parse(sort)
     size = min(max(limit, 1), SIZES[-1])
     found, when, problem = RowsPage(()), When(at, None, db.store.now()), ""
     begin = start = None
+    by: tuple[str, ...] = ()
     try:
         when = parse_when(db, at)
+        by = orders(db.snapshot(when.at), definition.name)
         start = _prefix(definition, prefix)
         begin = _place(before or after) if before or after else None
-        asked = {"prefix": start, "limit": size, "cut": CUT} | _filters(definition, where)
+        asked = {"prefix": start, "limit": size, "cut": CUT} | order.asked | _filters(definition, where)
         find = partial(_found, db, definition.name, begin, asked, until, backwards=bool(before))
-        try:
-            begin, found = find(when.at)
-        except LockTimeout:
-            # A long commit is in progress: the rows before that commit can be read without waiting.
-            when = replace(when, at=_before_locks(db), is_forced=True)
-            begin, found = find(when.at)
+        when, (begin, found) = _unblocked(db, when, find)
     except (NotationError, ValueError, UnknownColumn, SnapshotTooOld, LockTimeout) as error:
         problem = message(error)
-    # Links to other pages and times keep the chosen columns.
-    same = {"prefix": prefix, "where": where, "column": column, "limit": "" if size == 50 else size}
+    same: dict[str, Any] = {"prefix": prefix, "where": where, "column": column, "sort": order.token}
+    same["limit"] = "" if size == 50 else size
     kept: dict[str, Any] = same | {"at": when.link}
     return page(
         request,
@@ -112,10 +146,22 @@ def rows(  # noqa: PLR0917 - what the form sends
         when=when,
         quick=choices(links, definition.name, when, "rows", **same),
         problem=problem,
-        asked={"prefix": prefix, "where": where, "at": when.shown, "limit": size},
+        asked=same | {"at": when.shown, "limit": size},
+        **_of_the_order(links, definition, order, by, kept),
         **_contents(definition, found, column),
         **_of_the_list(links, definition, (start, begin), found, kept),
     )
+
+
+def _unblocked(
+    db: Database, when: When, find: Callable[[int | None], tuple[bytes | None, RowsPage]]
+) -> tuple[When, tuple[bytes | None, RowsPage]]:
+    """Return the page at that time, or before a long commit that is in progress."""
+    try:
+        return when, find(when.at)
+    except LockTimeout:
+        before = replace(when, at=_before_locks(db), is_forced=True)
+        return before, find(before.at)
 
 
 def _of_the_list(
@@ -128,14 +174,17 @@ def _of_the_list(
     """Return the template's values about other pages. ``place`` has the prefix and this page's first key."""
     following, (start, begin) = found.following, place
     is_first = not begin or begin == start
+    order = Order.parse(kept["sort"])
+    place_of = next((one.table for one in definition.indexes if one.column == order.column), definition.name)
+    has_previous = not is_first and not kept["where"] and not order.token
     return {
         "is_first": is_first,
         "sizes": SIZES,
         "has_prefix": _has_text_key(definition),
         "in_time": found.in_time,
-        "reached": links.shown(definition.name, following) if following and not found.in_time else "",
+        "reached": links.shown(place_of, following) if following and not found.in_time else "",
         "first": links.table(definition.name, "rows", **kept),
-        "previous": _beside(links, definition, "before", None if is_first or kept["where"] else begin, kept),
+        "previous": _beside(links, definition, "before", begin if has_previous else None, kept),
         "following": _beside(links, definition, "after", following, kept),
     }
 
@@ -163,6 +212,39 @@ def _found(  # noqa: PLR0917
         is_new = not backwards or place is None or bool(found.rows and found.rows[0][0] < place)
         if is_new or begin in {None, b"", asked["prefix"]} or time.monotonic() > until:
             return begin, found
+
+
+def _indexes(db: Database, definition: TableDefinition) -> list[TableDefinition]:
+    return [db.catalog.table(one.table).definition for one in definition.indexes]
+
+
+def _of_the_order(
+    links: Links, definition: TableDefinition, order: Order, by: tuple[str, ...], kept: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the template's values about the order; ``by`` has the columns by which rows can be ordered."""
+    column = definition.by_name.get(order.column or "")
+    where = f"({kept['where']}) and {order.column} is null" if kept["where"] else f"{order.column} is null"
+    nulls = kept | {"where": where, "sort": ""}
+
+    def head(column: str | None, *, is_number: bool = False) -> tuple[str, str] | None:
+        """Return the link of a column's header, and its ``aria-sort``; None if it has no order."""
+        if column is not None and column not in by:
+            return None
+        then = order.pressed(column, is_number=is_number).token
+        state = order.state if column == order.column else ""
+        return links.table(definition.name, "rows", **kept | {"sort": then}), state
+
+    return {
+        "head_of": head,
+        "orders": [
+            (made.token, f"{made.column or 'key'}{', descending' if made.reverse else ''}")
+            for one in (None, *by)
+            for made in (Order(one, reverse=False), Order(one, reverse=True))
+        ],
+        "order": order,
+        "by": list(by),
+        "nulls": links.table(definition.name, "rows", **nulls) if column and column.nullable else None,
+    }
 
 
 def _has_text_key(definition: TableDefinition) -> bool:
@@ -229,7 +311,7 @@ def _contents(definition: TableDefinition, found: RowsPage, chosen: list[str]) -
 
 def _column(name: str, cells: list[Shown | None]) -> ListedColumn:
     texts = [cell.text for cell in cells if cell is not None and cell.text]
-    return ListedColumn(name, column_token(name), bool(texts) and all(map(_NUMBER.fullmatch, texts)))
+    return ListedColumn(name, bool(texts) and all(map(_NUMBER.fullmatch, texts)))
 
 
 def _line(definition: TableDefinition, name: str, value: bytes | None) -> Shown:

@@ -1,4 +1,5 @@
-// Tables with data-sort are sorted by a press on a header; the order stays when their contents are updated.
+// Tables with data-sort are sorted by a press on a header; the order stays when their contents are updated. A header
+// with a link leads to a page in the order of the server instead.
 "use strict";
 
 const orders = new Map();
@@ -19,12 +20,12 @@ function compare(one, other) {
 
 function sort(table) {
   const order = orders.get(table.id);
+  if (!order) return;
   const heads = [...table.tHead.rows[0].cells];
   for (const [at, head] of heads.entries()) {
-    if (order?.at === at) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+    if (order.at === at) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
-  if (!order) return;
   const rows = [...table.tBodies[0].rows].map((row) => ({ row, value: valueOf(row, order.at) }));
   // An empty cell is last in both directions.
   rows.sort((one, other) => {
@@ -37,7 +38,7 @@ function sort(table) {
 function prepare() {
   for (const table of document.querySelectorAll("table[data-sort]")) {
     for (const [at, head] of [...table.tHead.rows[0].cells].entries()) {
-      if (head.querySelector("button, .hidden")) continue;
+      if (head.querySelector("a, button, .hidden")) continue;
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";

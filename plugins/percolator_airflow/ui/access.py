@@ -62,6 +62,9 @@ class AirflowViewer:
             return (
                 None if allowed else f"you may not change this: that needs permission to edit {chain.dag_id}"
             )
+        if action == "logs":
+            # A worker's file may have lines of other chains, which this user may not see.
+            return "you may not see the logs of workers here: `percolator ui` shows them"
         if action == "code":
             if may(self._user, "GET", chain.dag_id, DagAccessEntity.CODE):
                 return None
