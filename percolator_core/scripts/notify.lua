@@ -8,14 +8,11 @@
 --   reply   "notified" | "changed"
 --             "changed": a table has another version
 
-local metas, versions, fields = {}, {}, fields_for(1, 5, #ARGV - 1)
-for i = 1, #KEYS do
-  metas[i] = read_meta(KEYS[i], fields)
-  versions[i] = metas[i].version
-end
-if table.concat(versions, ',') ~= ARGV[#ARGV] then return 'changed' end
+local versions, _, observers = read_metas(#KEYS, 1, #ARGV - 1)
+if versions ~= ARGV[#ARGV] then return 'changed' end
+if not observers then return 'notified' end
 for i = 1, #ARGV - 1, 5 do
-  local position = tonumber(ARGV[i])
-  mark_weakly(KEYS[position], metas[position]['o' .. ARGV[i + 2]], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4])
+  local tag, row, column = KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2]
+  mark_weakly(tag, observers[tag .. 'o' .. column], row, column, ARGV[i + 4])
 end
 return 'notified'

@@ -198,6 +198,33 @@ def values_of(db: Database) -> list[bytes | None]:
         return [snapshot.get("t", row, "v") for row in ("a", "b")]
 
 
+@pytest.mark.parametrize("two_phase", [False, True], ids=["one call", "two phases"])
+def test_adjacent_cells_of_a_row_get_their_own_versions(db: Database, two_phase: bool) -> None:
+    """New and old cells, deletions and notifications stand side by side in the rows of a commit."""
+    db.client.one_call_a_tablet = two_phase
+    chance, expected = random.Random(7), dict[tuple[str, str], list[bytes | None]]()
+    for number in range(150):
+        with db.transaction() as t:
+            for row in chance.sample("abc", chance.randint(1, 2)):
+                for column in chance.sample(["v", "w", "x", "y", "ping"], chance.randint(1, 5)):
+                    versions = expected.setdefault((row, column), [])
+                    if column == "ping":
+                        t.notify("t", row, column)
+                    elif chance.random() < 0.3:
+                        t.delete("t", row, column)
+                        versions.insert(0, None)
+                    else:
+                        value = f"{number} {row} {column}".encode()
+                        t.set("t", row, column, value)
+                        versions.insert(0, value)
+    cells = {cell: versions for cell, versions in expected.items() if cell[1] != "ping"}
+    found = {cell: [version.value for version in db.history("t", *cell)] for cell in cells}
+    assert found == cells
+    with db.snapshot() as snapshot:
+        assert [row for row, _ in snapshot.scan("t")] == [b"a", b"b", b"c"]
+    assert locks(db) == []
+
+
 @pytest.mark.parametrize("under_hub", [False, True], ids=["alone", "hub"])
 @pytest.mark.parametrize("lost", [False, True], ids=["refused", "refused-again"])
 def test_a_rollback_in_the_middle_of_a_commit_changes_nothing(

@@ -7,7 +7,7 @@ local function failed_over(start_ts, oracle)
   local key = KEYS[#KEYS]
   if not oracle and string.sub(key, -1) == '}' then return false end
   local floor = oracle and oracle[3] or not oracle and redis.call('HGET', key, 'floor')
-  return start_ts < tonumber(floor or '0')
+  return start_ts < (floor or 0) + 0
 end
 
 -- Return the commit timestamp of the version that the transaction start_ts wrote to a cell, or nil. Between the start

@@ -10,46 +10,53 @@ local function even(time)
   return time - time % 2
 end
 
--- Return the fields of a meta hash that a call needs for the cells in ARGV, or nil if more than 16 may be needed: then
--- the call reads all. The hash of a table with base or observers has many fields, so usually not all are read. Each
--- cell has `step` arguments; the third is the column.
-local function fields_for(first, step, last)
+-- Read from the meta hashes of the first `count` tags in KEYS what the cells in ARGV[first] to ARGV[last] need. Each cell
+-- has five arguments: position, row, column, kind, value. Return the versions, joined by commas; the highest safe point;
+-- and a table with the observers of each tag .. 'o' .. column, or nil if no column is observed.
+-- layout/keys.py lists the fields of the hash. A table with a base or observers has many, so they are read by name; only
+-- if more than 16 are needed, all are read.
+local function read_metas(count, first, last)
   local column = ARGV[first + 2]
   local fields, seen = {'version', 'safe', 'o' .. column}, nil
-  for i = first + 2 + step, last, step do
+  for i = first + 7, last, 5 do
     if ARGV[i] ~= column then
       seen = seen or {[column] = true}
       column = ARGV[i]
       if not seen[column] then
-        if #fields == 16 then return nil end
         seen[column] = true
         fields[#fields + 1] = 'o' .. column
       end
     end
   end
-  return fields
-end
-
--- Read a tablet's meta hash: the named fields, or all. layout/keys.py lists them.
-local function read_meta(tag, fields)
-  if not fields then
-    local all, meta = redis.call('HGETALL', tag .. 'meta'), {safe = '0', version = ''}
-    for i = 1, #all, 2 do meta[all[i]] = all[i + 1] end
-    return meta
+  local versions, safe, observers = nil, 0, nil
+  for i = 1, count do
+    local tag, found = KEYS[i], nil
+    if #fields <= 16 then
+      found = redis.call('HMGET', tag .. 'meta', unpack(fields))
+    else
+      local all, values = redis.call('HGETALL', tag .. 'meta'), {}
+      for at = 1, #all, 2 do values[all[at]] = all[at + 1] end
+      found = {}
+      for at, field in ipairs(fields) do found[at] = values[field] end
+    end
+    local version = found[1] or ''
+    versions = versions and versions .. ',' .. version or version
+    safe = math.max(safe, found[2] or 0)
+    for at = 3, #fields do
+      if found[at] then
+        observers = observers or {}
+        observers[tag .. fields[at]] = found[at]
+      end
+    end
   end
-  local found = redis.call('HMGET', tag .. 'meta', unpack(fields))
-  local meta = {version = found[1] or '', safe = found[2] or '0'}
-  for i = 3, #fields do
-    if found[i] then meta[fields[i]] = found[i] end
-  end
-  return meta
+  return versions, safe, observers
 end
 
 -- Return a table with the names of the observers of each column, as the active chain registered them.
 local function observed_columns(tag)
-  local columns = {}
-  for field, observers in pairs(read_meta(tag)) do
-    if string.sub(field, 1, 1) == 'o' then columns[string.sub(field, 2)] = observers end
+  local meta, columns = redis.call('HGETALL', tag .. 'meta'), {}
+  for i = 1, #meta, 2 do
+    if string.sub(meta[i], 1, 1) == 'o' then columns[string.sub(meta[i], 2)] = meta[i + 1] end
   end
   return columns
 end

@@ -11,11 +11,11 @@ local WINDOW = 10000000
 -- `state` is {last, limit} if the caller has read them.
 local function next_timestamps(key, count, state)
   state = state or redis.call('HMGET', key, 'last', 'limit')
-  local last = math.max(tonumber(state[1] or '0') + count, now())
-  if last + WINDOW / 2 > tonumber(state[2] or '0') then
-    redis.call('HSET', key, 'last', string.format('%.0f', last), 'limit', string.format('%.0f', last + WINDOW))
+  local last = math.max((state[1] or 0) + count, now())
+  if last + WINDOW / 2 > (state[2] or 0) + 0 then
+    redis.call('HSET', key, 'last', last, 'limit', last + WINDOW)
   else
-    redis.call('HSET', key, 'last', string.format('%.0f', last))
+    redis.call('HSET', key, 'last', last)
   end
   return last
 end
