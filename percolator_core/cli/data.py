@@ -31,6 +31,8 @@ from percolator_core.notation.typedtext import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
 
     from percolator_core.database import Database
@@ -53,8 +55,8 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Read as of this time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m for "
-        "15 minutes ago.",
+        help="Read as of this time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m "
+        "for 15 minutes ago.",
     ),
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]

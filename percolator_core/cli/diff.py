@@ -33,8 +33,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="The earlier time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m for 15 "
-        "minutes ago.",
+        help="The earlier time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m for "
+        "15 minutes ago.",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The later time. Default: now.")]

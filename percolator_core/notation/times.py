@@ -56,8 +56,8 @@ def parse_time(text: str | None, option: str = "--at") -> int | datetime | timed
             return parse_length(text.removesuffix(" ago"))
         except (NotationError, OverflowError):
             raise NotationError(
-                f"{option} {text!r} is not a time: write 2026-11-20T10:00:00Z, microseconds since 1970, or 15m "
-                "for 15 minutes ago"
+                f"{option} {text!r} is not a time: write 2026-11-20T10:00:00Z, microseconds since 1970, or "
+                "15m for 15 minutes ago"
             ) from None
     if moment.tzinfo is None:
         raise NotationError(f"{option} {text!r} has no time zone: add Z for UTC, or an offset such as +02:00")

@@ -320,7 +320,10 @@ def test_a_notification_of_the_row_follows_the_change_that_caused_it(db: Databas
         t.set("sums", "all", "count", b"1")
     drain(db, chain)
     found = trace(db, chain, "sums", "all")
-    assert [(change.column, change.kind) for change in found.changes] == [("count", "put"), ("dirty", "notify")]
+    assert [(change.column, change.kind) for change in found.changes] == [
+        ("count", "put"),
+        ("dirty", "notify"),
+    ]
     assert names(found) == ["changed", "add"]
 
 
