@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -98,6 +99,9 @@ def installed() -> Mapping[str, Registered]:
 class Command(TyperCommand):
     """A subcommand. Its help shows flags without the type ``bool``, because a flag takes no value."""
 
+    def __init__(self, name: str | None, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002
+        super().__init__(name, help=unwrapped(help), **settings)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, with the option ``--help``."""
         return without_type(super().get_params(ctx))
@@ -109,6 +113,9 @@ class Commands(TyperGroup):
     program = "percolator"
     own: ClassVar[Mapping[str, Registered]] = COMMANDS
     """The program's subcommands. No other package can replace them, so it is asked after them."""
+
+    def __init__(self, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002
+        super().__init__(help=unwrapped(help), **settings)
 
     def others(self) -> Mapping[str, Registered]:
         """Return the subcommands of other packages. The search takes up to a tenth of a second."""
@@ -176,6 +183,11 @@ class Commands(TyperGroup):
 
 class Interrupted(Exception):
     """Ctrl-C, as an exception that typer does not catch."""
+
+
+def unwrapped(text: str | None) -> str | None:
+    """Return a docstring with one line for each paragraph: typer wraps lines, but never joins them."""
+    return text and re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text))
 
 
 def without_type(parameters: list[Any]) -> list[Any]:

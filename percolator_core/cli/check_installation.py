@@ -15,6 +15,7 @@ from percolator_core.errors import ConfigurationError
 PACKAGE: Final = "percolator-core"
 
 _EXTRAS: Final = {
+    "ui": (("fastapi", "jinja2", "uvicorn"), "the pages in a browser"),
     "spark": (("pyspark", "pandas"), "large loads, drains and tables with Spark"),
     "webindex": (("selectolax", "charset-normalizer"), "the web index and the demo"),
     "plot": (("matplotlib",), "the figures of the benchmarks"),
@@ -28,7 +29,7 @@ def check_installation(*, embedded: bool) -> Iterator[Finding]:
     yield _redis_server(needed=embedded)
     yield _hiredis()
     yield _java()
-    yield _pyspark()
+    yield from _pyspark()
     for extra in _EXTRAS:
         yield _extra(extra)
 
@@ -61,15 +62,13 @@ def _java() -> Finding:
         return warn("java", found, mend)
 
 
-def _pyspark() -> Finding:
+def _pyspark() -> Iterator[Finding]:
     found = _version("pyspark")
-    pinned = _pinned("pyspark")
-    if found is None:
-        return warn(
-            "pyspark",
-            "not installed",
-            f"for large loads, drains and tables with Spark: pip install '{PACKAGE}[spark]'",
-        )
+    if found is not None:
+        yield _pyspark_version(found, _pinned("pyspark"))
+
+
+def _pyspark_version(found: str, pinned: str | None) -> Finding:
     client = _version("pyspark-client")
     if client is not None and client != found:
         return fail(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,8 @@ from percolator_core.notation.typedtext import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
 
     from percolator_core.database import Database
@@ -53,7 +55,8 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Read as of this time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
+        help="Read as of this time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m "
+        "for 15 minutes ago.",
     ),
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")]
@@ -337,8 +340,13 @@ def _version(definition: TableDefinition, column: str, value: bytes | None) -> t
     return show_typed(definition, column, decoded, 60), json_value(decoded)
 
 
-def snapshot_at(db: Database, moment: int | datetime | None, option: str = "--at") -> Snapshot:
-    """Return a snapshot as of that time. Raises typer.BadParameter for a time in the future."""
+def snapshot_at(db: Database, moment: int | datetime | timedelta | None, option: str = "--at") -> Snapshot:
+    """Return a snapshot as of that time, or as long before now.
+
+    Raises typer.BadParameter for a time in the future or before 1970.
+    """
+    if isinstance(moment, timedelta):
+        moment = db.store.now() - moment // timedelta(microseconds=1)
     try:
         return db.snapshot(moment)
     except ValueError as error:

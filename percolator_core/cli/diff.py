@@ -33,7 +33,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="The earlier time: microseconds since 1970, or 2026-11-20T10:00:00Z with a time zone.",
+        help="The earlier time: 2026-11-20T10:00:00Z with a time zone, microseconds since 1970, or 15m for "
+        "15 minutes ago.",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The later time. Default: now.")]
@@ -57,7 +58,7 @@ def diff(
     output = outputs.current()
     earlier, later = parse_time(begin, "--from"), parse_time(end, "--to")
     if earlier is None:
-        raise typer.BadParameter("--from is empty: write 2026-11-20T10:00:00Z, or microseconds since 1970")
+        raise typer.BadParameter("--from is empty: write 2026-11-20T10:00:00Z, or 15m for 15 minutes ago")
     with store.existing() as db:
         definition = db.catalog.table(table).definition
         # The result has both timestamps, so that the same diff can be made again.

@@ -31,9 +31,9 @@ _LOADS: Final[dict[Kind, tuple[str, ...]]] = {
 """The arguments of ``percolator load`` for the project's data; ``--chain`` follows."""
 
 _SHOWS: Final[dict[Kind, str]] = {
-    "typed": "percolator scan shops                     # show the sums, which are also in $module.sqlite",
+    "typed": "percolator scan shops  # show the sums, which are also in $module.sqlite",
     "html": "python -m $module.search water",
-    "words": "percolator scan totals                    # show the counts",
+    "words": "percolator scan totals  # show the counts",
 }
 """The command that shows the result."""
 

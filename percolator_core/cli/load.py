@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -124,7 +125,7 @@ def load(
                 progress=_bar(progress, begin),
             )
         except loading.TooManyBadRecords as error:
-            raise Failure(str(error), report=error.report.to_json()) from error
+            raise Failure(f"{error} {_first(error.report)}", report=error.report.to_json()) from error
     _print(output, report)
 
 
@@ -143,8 +144,19 @@ def _print(output: Output, report: LoadReport) -> None:
     output.result(report.to_json(), shown)
     if report.bad:
         output.note(f"{count_of(report.bad, 'record')} malformed: {report.aside} lists each with the reason")
+        output.note(_first(report))
     if report.kept_back is not None:
         output.note(f"nothing was deleted: {report.kept_back}")
+
+
+def _first(report: LoadReport) -> str:
+    """Return the place and the reason of the first malformed record: often all have the same."""
+    if report.aside is None:
+        return ""
+    with report.aside.open(encoding="ascii") as file:
+        record = json.loads(next(file))
+    place = next((f"{unit} {record[unit]} of " for unit in ("line", "row", "byte") if unit in record), "")
+    return f"The first: {place}{record['file']}: {record['reason']}"
 
 
 def _chain_with(table: str, path: Path) -> Chain:

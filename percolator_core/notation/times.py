@@ -36,8 +36,11 @@ def show_time(timestamp: float, to: Literal["milliseconds", "microseconds"] = "m
     return moment.isoformat(sep=" ", timespec=to).replace("+00:00", "Z")
 
 
-def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
-    """Parse a time; return None for empty text. Raises NotationError for other text or a missing zone."""
+def parse_time(text: str | None, option: str = "--at") -> int | datetime | timedelta | None:
+    """Parse a time; return None for empty text, and a timedelta for a length of time before now.
+
+    Raises NotationError for other text or a missing zone.
+    """
     if text is None or not text.strip():
         return None
     if text.isascii() and text.isdecimal():
@@ -49,9 +52,13 @@ def parse_time(text: str | None, option: str = "--at") -> int | datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise NotationError(
-            f"{option} {text!r} is not a time: write 2026-11-20T10:00:00Z, or microseconds since 1970"
-        ) from None
+        try:
+            return parse_length(text.removesuffix(" ago"))
+        except (NotationError, OverflowError):
+            raise NotationError(
+                f"{option} {text!r} is not a time: write 2026-11-20T10:00:00Z, microseconds since 1970, or "
+                "15m for 15 minutes ago"
+            ) from None
     if moment.tzinfo is None:
         raise NotationError(f"{option} {text!r} has no time zone: add Z for UTC, or an offset such as +02:00")
     return moment

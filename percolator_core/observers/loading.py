@@ -219,8 +219,11 @@ def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Ta
     if definition is None:
         if not tables.complete:
             return None
-        mend = did_you_mean(table, tables.known) or f"; declare it under 'tables' in {CHAIN_FILE}"
-        return f"table {quoted(table)} is not declared in {CHAIN_FILE}{mend}"
+        place, mend = CHAIN_FILE, f"; declare it under 'tables' in {CHAIN_FILE}"
+        if tables.models:
+            # A table that the user has renamed in the models is not to be declared again, as a raw one.
+            place, mend = f"{CHAIN_FILE} or its schemas", f"; the chain has {', '.join(sorted(tables.known))}"
+        return f"table {quoted(table)} is not declared in {place}{did_you_mean(table, tables.known) or mend}"
     if definition.is_typed and column != EVERY_COLUMN:
         wrong = _typed_problem(field_, definition, column, tables)
         if wrong:

@@ -343,7 +343,7 @@ def unknown_names(
     """
     for position, source in enumerate(declared.load.sources):
         if tables is not None and source.table not in tables:
-            mend = did_you_mean(source.table, tables) or "; declare it under 'tables' in chain.yaml"
+            mend = did_you_mean(source.table, tables) or f"; the chain has {', '.join(sorted(tables))}"
             place: Location = ("load", "sources", position, "table")
             yield place, f"table {quoted(source.table)} is not declared{mend}"
     for name in declared.monitor.thresholds.observers:

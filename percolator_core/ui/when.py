@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import SnapshotTooOld
 from percolator_core.notation.error import NotationError
-from percolator_core.notation.times import parse_length, parse_time, show_time
+from percolator_core.notation.times import parse_time, show_time
 
 if TYPE_CHECKING:
     from percolator_core.database import Database
@@ -52,13 +52,9 @@ class When:
 def parse_when(db: Database, text: str) -> When:
     """Parse a time, or a length of time before now. Raises NotationError."""
     now = db.store.now()
-    try:
-        moment = parse_time(text, "the time")
-    except NotationError as error:
-        try:
-            moment = now - int(parse_length(text.removesuffix(" ago")).total_seconds() * 1e6)
-        except (NotationError, OverflowError):
-            raise NotationError(f"{error}, or 15m for 15 minutes ago") from None
+    moment = parse_time(text, "the time")
+    if isinstance(moment, timedelta):
+        moment = now - moment // timedelta(microseconds=1)
     if isinstance(moment, datetime):
         moment = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     if moment is not None and moment < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tests.cli import typed
+from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +125,15 @@ def test_the_later_time_is_now(project: Project, times: Times) -> None:
     assert project.ok("diff", "sums", "--from", moment, "--json").json["added"] == 1
 
 
+def test_a_time_may_be_a_length_before_now(project: Project, times: Times) -> None:
+    found = project.ok("diff", "sums", "--from", "1ms", "--to", "0ms ago", "--json").json
+    assert times.last < found["from"] < found["to"]
+    assert project.ok("get", "sums", "later", "--at", "1ms").out
+    before = project("get", "sums", "later", "--at", "1d")
+    at = int(re.findall(r"snapshot at (\d+) lies below", before.error)[0])
+    assert (found["to"] - at) / 1e6 == pytest.approx(86_400, abs=PATIENCE)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -130,6 +141,7 @@ def test_the_later_time_is_now(project: Project, times: Times) -> None:
         (["sums", "--from", ""], 2, "--from is empty"),
         (["sums", "--from", "yesterday"], 2, "--from 'yesterday' is not a time"),
         (["sums", "--from", "9", "--to", "5"], 2, "--to 5 is before --from 9: give the earlier time first"),
+        (["sums", "--from", "99999d"], 2, "--from: "),
         (["sums", "--from", "2100-01-01T00:00:00Z"], 2, "--from: 2100-01-01 00:00:00+00:00 has not come yet"),
         (["orders", "--from", "9", "--where", "nothing = 1"], 2, "orders has no column 'nothing'"),
         (["orders", "--from", "9", "--columns", "nothing"], 2, "orders has no column 'nothing'"),

@@ -263,18 +263,26 @@ def test_java_that_is_missing_is_a_warning_with_its_mend(
 @pytest.mark.parametrize(
     ("versions", "verdict"),
     [
-        ({"pyspark": "4.2.0"}, "ok"),
-        ({"pyspark": "4.1.0"}, "fail"),
-        ({"pyspark": "4.2.0", "pyspark-client": "4.1.0"}, "fail"),
-        ({}, "warn"),
+        ({"pyspark": "4.2.0"}, ["ok"]),
+        ({"pyspark": "4.1.0"}, ["fail"]),
+        ({"pyspark": "4.2.0", "pyspark-client": "4.1.0"}, ["fail"]),
+        ({}, []),
     ],
 )
 def test_pyspark_has_to_be_the_pinned_one(
-    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], verdict: str
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], verdict: list[str]
 ) -> None:
     monkeypatch.setattr(check_installation, "_version", versions.get)
     monkeypatch.setattr(check_installation, "_pinned", lambda _package: "4.2.0")
-    assert check_installation._pyspark().verdict == verdict
+    assert [found.verdict for found in check_installation._pyspark()] == verdict
+
+
+def test_a_missing_extra_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_installation, "_version", {"hiredis": "3"}.get)
+    found = [one for one in installation(embedded=False) if "pip install" in (one.mend or "")]
+    assert [(one.verdict, one.check) for one in found] == [
+        ("warn", f"extra {extra}") for extra in ("ui", "spark", "webindex", "plot")
+    ]
 
 
 def test_the_pin_is_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,15 @@ def test_no_arguments_show_the_help(project: Project) -> None:
     assert "Usage: percolator" in ended.out
     assert not ended.err
     assert ended.code == 2
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ""])
+def test_help_fills_its_lines(project: Project, command: str) -> None:
+    about = project.ok(*filter(None, [command]), "--help").out.partition("╭")[0]
+    lines = [line.strip() for line in about.splitlines()]
+    for line, following in pairwise(lines):
+        # The first word of the next line had no place in an earlier line.
+        assert not following or not line or len(line) + len(following.split()[0]) > 70
 
 
 @pytest.mark.parametrize(

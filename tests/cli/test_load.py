@@ -83,6 +83,8 @@ def test_load_drain_and_load_again(project: Project, ways: tuple[str, ...]) -> N
     counts = {name: ended.json[name] for name in ("read", "new", "bad", "deleted")}
     assert counts == {"read": 21, "new": 20, "bad": 1, "deleted": 0}
     assert "1 record malformed" in ended.err
+    place = sum(len(line) + 1 for line in lines)
+    assert f"The first: byte {place} of {project.folder / 'in.jsonl'}: not JSON" in ended.err
     project.ok("drain", "chain")
     assert project.ok("get", "words", "sum", "total").out == "40\n"
 
@@ -97,3 +99,4 @@ def test_load_drain_and_load_again(project: Project, ways: tuple[str, ...]) -> N
     bad = project.run(*load, "--max-bad", "1", "--json", timeout=120)
     assert bad.code == 1
     assert bad.json["error"]["report"]["bad"] >= 2
+    assert "The first: byte 0 of " in bad.json["error"]["message"]

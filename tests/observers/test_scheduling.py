@@ -161,6 +161,9 @@ WRONG = {
     "load: {sources: [{table: document, paths: a}]}": (
         "airflow.load.sources[0].table: table 'document' is not declared; did you mean 'documents'?"
     ),
+    "load: {sources: [{table: shops, paths: a}]}": (
+        "airflow.load.sources[0].table: table 'shops' is not declared; the chain has documents"
+    ),
     "load: {sources: [{table: documents, paths: a, format: cvs}]}": (
         "airflow.load.sources[0].format: 'cvs' is not known; did you mean 'csv'?"
     ),

@@ -116,7 +116,11 @@ REFERENCES = {
     ),
     "unknown table": (
         "observe: documens.contents",
-        "observe: table 'documens' is not declared in chain.yaml; did you mean 'documents'?",
+        "observe: table 'documens' is not declared in chain.yaml or its schemas; did you mean 'documents'?",
+    ),
+    "table unlike any": (
+        "observe: shops.sold",
+        "observe: table 'shops' is not declared in chain.yaml or its schemas; the chain has documents",
     ),
 }
 

@@ -307,6 +307,26 @@ def outcome_states(found: Trace) -> list[str]:
     return [each.state for each in found.outcomes]
 
 
+def test_a_notification_of_the_row_follows_the_change_that_caused_it(db: Database) -> None:
+    def changed(t: Transaction, cell: Cell) -> None:
+        t.notify("sums", cell.row, "dirty")
+
+    chain = traced(
+        db,
+        watch("changed", changed, "sums.count", writes=("sums.dirty",)),
+        watch("add", add, "sums.dirty", mode="weak"),
+    )
+    with db.transaction() as t:
+        t.set("sums", "all", "count", b"1")
+    drain(db, chain)
+    found = trace(db, chain, "sums", "all")
+    assert [(change.column, change.kind) for change in found.changes] == [
+        ("count", "put"),
+        ("dirty", "notify"),
+    ]
+    assert names(found) == ["changed", "add"]
+
+
 def test_what_garbage_collection_dropped_is_not_made_up(db: Database) -> None:
     chain = three(db)
     put(db, "a", b"x")

@@ -77,7 +77,7 @@ class Following:
     def roots(
         self, table: str, row: bytes, columns: Sequence[str], change: str | int
     ) -> list[FollowedChange]:
-        """Return the changes of the row itself, oldest first."""
+        """Return the changes of the row itself, oldest first, then its notifications."""
         found: list[FollowedChange] = []
         handle = self._db.catalog.table(table)
         notify_only = handle.definition.notify_only
@@ -89,7 +89,8 @@ class Following:
                 found.append(FollowedChange(table, row, encoded, NOTIFY, change))
             else:
                 found += self._notified(FollowedChange(table, row, encoded, NOTIFY, None), change)
-        found.sort(key=lambda one: one.timestamp or 0)
+        # Notifications have no time here. Most of them have their cause among the changes.
+        found.sort(key=lambda one: (one.timestamp is None, one.timestamp or 0))
         self._changes = {one.key: one for one in found}
         return found
 
