@@ -13,7 +13,7 @@ import pytest
 
 from percolator_core import Database, connect
 from percolator_core.kafka import ConsumptionReport, consume
-from percolator_core.kafka.apply import Position
+from percolator_core.kafka.apply import STATE, Position
 from tests.servers.kafka import Kafka, kafka_broker
 
 kafka = pytest.fixture(scope="session")(kafka_broker)
@@ -35,6 +35,15 @@ class Shop:
     kafka: Kafka
     topic: str
 
+    @property
+    def name(self) -> str:
+        """The consumer's name: members of one group that tests share would wait for each other."""
+        return f"shop-{self.topic}"
+
+    def position(self, partition: int) -> str:
+        """The row with the offset of a partition."""
+        return f"{self.name}/{self.topic}/{partition}"
+
     def send(self, *records: tuple[str | bytes | None, Any], partition: int = -1) -> None:
         """Send records, each a key and a value."""
         for key, value in records:
@@ -42,7 +51,7 @@ class Shop:
         self.kafka.flush()
 
     def consume(self, table: str = "items", **settings: Any) -> ConsumptionReport:
-        given: dict[str, Any] = {"name": "shop", "once": True, "patience": 60.0} | settings
+        given: dict[str, Any] = {"name": self.name, "once": True, "patience": 60.0} | settings
         return consume(self.db, self.kafka.servers, self.topic, table, **given)
 
     def rows(self, table: str = "items") -> dict[str, dict[str, str]]:
@@ -60,7 +69,8 @@ class Shop:
 
     def offsets(self) -> list[int]:
         """The stored offsets of the partitions."""
-        found = [Position.of(self.db.snapshot(), f"shop/{self.topic}/{number}") for number in range(4)]
+        self.db.create_table(STATE, tablets=1)
+        found = [Position.of(self.db.snapshot(), self.position(number)) for number in range(4)]
         return [-1 if one is None else one.offset for one in found]
 
     @contextmanager

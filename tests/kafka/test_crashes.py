@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from percolator_core import Database, Transaction, connect
 from percolator_core.errors import CommitUndetermined, ConfigurationError, StoreUnavailable
-from percolator_core.kafka import ConsumptionStopped, PartitionInUse, consume
+from percolator_core.kafka import ConsumptionProgress, ConsumptionStopped, PartitionInUse, consume
 from percolator_core.kafka import consumer as module
 from percolator_core.kafka.apply import STATE, Applier, Position
 from percolator_core.kafka.records import Converter, Message
@@ -87,8 +87,8 @@ def test_a_crash_at_each_step(
     shop.consume()
     for number in range(4):
         send_turns(shop, 40 * number, 40)
-        # The first transactions take over the four partitions.
-        with crash(monkeypatch, owner, method, when, 2 + number + 4 * (owner is Transaction)):
+        # The first four commits take over the partitions.
+        with crash(monkeypatch, owner, method, when, 1 + number + 4 * (owner is Transaction)):
             shop.consume()
     shop.consume()
     must_have_turns(shop, 160)
@@ -135,25 +135,25 @@ def test_the_rows_and_their_offset_are_one_transaction(shop: Shop) -> None:
     shop.send(("k0", b"bad"), partition=0)
     shop.consume()
     for partition in range(4):
-        row = f"shop/{shop.topic}/{partition}"
-        stored = {one.timestamp for one in shop.db.history(STATE, row, "position")}
+        stored = {one.commit_ts for one in shop.db.history(STATE, shop.position(partition), "position")}
         for key in range(7):
             if key % 4 == partition:
-                assert shop.db.history("items", f"k{key}", "turn")[0].timestamp in stored
+                assert shop.db.history("items", f"k{key}", "turn")[0].commit_ts in stored
     [(aside, _)] = shop.db.snapshot().scan("kafka_aside")
     [bad] = shop.db.history("kafka_aside", aside, "reason")
-    assert bad.timestamp in {one.timestamp for one in shop.db.history(STATE, f"shop/{shop.topic}/0", "position")}
+    assert bad.commit_ts in {one.commit_ts for one in shop.db.history(STATE, shop.position(0), "position")}
 
 
 def test_a_killed_process_is_continued_by_another(shop: Shop) -> None:
     program = (
         "import sys, percolator_core\n"
         "from percolator_core.kafka import consume\n"
-        "url, namespace, servers, topic = sys.argv[1:]\n"
+        "url, namespace, servers, topic, name = sys.argv[1:]\n"
         "db = percolator_core.connect(url, namespace)\n"
-        "consume(db, servers, topic, 'items', name='shop')\n"
+        "consume(db, servers, topic, 'items', name=name)\n"
     )
     command = [sys.executable, "-c", program, shop.url, shop.db.namespace, shop.kafka.servers, shop.topic]
+    command.append(shop.name)
     sent = 0
     child = subprocess.Popen(command)
     try:
@@ -172,16 +172,16 @@ def test_a_killed_process_is_continued_by_another(shop: Shop) -> None:
 
 
 def test_members_share_the_partitions_and_take_over(shop: Shop) -> None:
-    shared: list[int] = []
-    with shop.following(settings=GROUP, progress=lambda now: shared.append(now.partitions)):
-        until(lambda: 4 in shared)
+    shared: dict[str, int] = {}
+    with shop.following(settings=GROUP, progress=lambda now: shared.update(one=now.partitions)):
+        until(lambda: shared == {"one": 4})
         send_turns(shop, 0, 60)
         until(lambda: sum(shop.offsets()) == 72)
-        with shop.following(settings=GROUP, progress=lambda now: shared.append(now.partitions)):
-            until(lambda: shared[-2:] == [2, 2])
+        with shop.following(settings=GROUP, progress=lambda now: shared.update(two=now.partitions)):
+            until(lambda: shared == {"one": 2, "two": 2})
             send_turns(shop, 60, 60)
             until(lambda: sum(shop.offsets()) == 144)
-        until(lambda: shared[-1] == 4)
+        until(lambda: shared["one"] == 4)
         send_turns(shop, 120, 60)
         until(lambda: sum(shop.offsets()) == 216)
     must_have_turns(shop, 180)
@@ -191,14 +191,14 @@ def test_a_process_that_was_replaced_cannot_write(shop: Shop) -> None:
     shop.consume()
     db, topic = shop.db, shop.topic
     first, second = (
-        Applier(db, "shop", topic, "items", cluster_of(shop), owner, Converter(topic, None, None), None)
+        Applier(db, shop.name, topic, "items", cluster_of(shop), owner, Converter(topic, None, None), None)
         for owner in ("first", "second")
     )
     records = [Message(n, b"k", b'{"n": %d}' % n) for n in range(4)]
     assert first.take_over(0, 0, 10, reset=False) == 0
     first.apply(0, records[:2])
     assert second.take_over(0, 0, 10, reset=False) == 2
-    with pytest.raises(PartitionInUse, match=f"another process has taken over shop/{topic}/0: let it go on"):
+    with pytest.raises(PartitionInUse, match=f"another process has taken over {shop.position(0)}: let it go on"):
         first.apply(0, records[2:])
     assert shop.rows() == {"k": {"n": "1"}}
     second.apply(0, records)
@@ -207,7 +207,7 @@ def test_a_process_that_was_replaced_cannot_write(shop: Shop) -> None:
 
 
 def cluster_of(shop: Shop) -> str | None:
-    found = Position.of(shop.db.snapshot(), f"shop/{shop.topic}/0")
+    found = Position.of(shop.db.snapshot(), shop.position(0))
     assert found is not None
     return found.cluster
 
@@ -262,7 +262,7 @@ def test_a_truncation_while_it_reads(shop: Shop, monkeypatch: pytest.MonkeyPatch
 def test_a_topic_that_ends_before_the_stored_offset_and_another_cluster(shop: Shop) -> None:
     shop.send(("a", {"n": 1}), partition=1)
     shop.consume()
-    row = f"shop/{shop.topic}/1"
+    row = shop.position(1)
     stored = Position.of(shop.db.snapshot(), row)
     assert stored is not None
 
@@ -284,13 +284,13 @@ def test_a_topic_that_ends_before_the_stored_offset_and_another_cluster(shop: Sh
 
 def test_a_broker_that_stops_answering_for_a_while(shop: Shop) -> None:
     with broker() as (process, kafka):
-        other = Shop(shop.db, shop.url, kafka, "topic")
+        other = Shop(shop.db, shop.url, kafka, kafka.topic())
         settings = {"socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200", **GROUP}
-        with other.following(settings=settings):
+        with capture_logs() as logs, other.following(settings=settings):
             send_turns(other, 0, 20)
             until(lambda: sum(other.offsets()) == 24)
             process.send_signal(signal.SIGSTOP)
-            send_turns_later = threading.Thread(target=send_turns, args=(other, 20, 20))
+            until(lambda: any("interrupted" in one["event"] for one in logs))
             process.send_signal(signal.SIGCONT)
             send_turns(other, 20, 20)
             until(lambda: sum(other.offsets()) == 48)
@@ -302,20 +302,16 @@ def test_a_broker_that_is_gone_is_reported(shop: Shop, monkeypatch: pytest.Monke
     with pytest.raises(StoreUnavailable, match="Kafka cannot be reached: .*; check its address"):
         consume(shop.db, "127.0.0.1:1", "topic", "items", name="shop", once=True)
     with broker() as (process, kafka):
-        other = Shop(shop.db, shop.url, kafka, "topic")
+        other = Shop(shop.db, shop.url, kafka, kafka.topic())
         send_turns(other, 0, 20)
-        with (
-            pytest.raises(StoreUnavailable, match="Kafka cannot be reached"),
-            other.following(patience=1.0, settings=GROUP) as stop,
-        ):
-            until(lambda: sum(other.offsets()) == 24)
-            process.kill()
-            until(lambda: stop.is_set() or not thread_of_consumer())
+
+        def kill(now: ConsumptionProgress) -> None:
+            if now.read == 24:
+                process.kill()
+
+        with pytest.raises(StoreUnavailable, match="Kafka cannot be reached"):
+            other.consume(once=False, patience=1.0, settings=GROUP, progress=kill)
     must_have_turns(other, 20)
-
-
-def thread_of_consumer() -> bool:
-    return any("run" in thread.name for thread in threading.enumerate())
 
 
 @contextmanager

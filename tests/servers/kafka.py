@@ -27,6 +27,7 @@ class Kafka:
 
     def __init__(self, servers: str | None = OTHER) -> None:
         quiet = {"log_level": 2}
+        self._is_mock = servers is None or servers != OTHER
         if servers is None:
             self._mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, **quiet})
             brokers = self._mock.list_topics(timeout=30).brokers.values()
@@ -37,7 +38,7 @@ class Kafka:
     def topic(self) -> str:
         """Make a topic with four partitions, as the mock cluster makes each one at its first mention."""
         name = f"t{uuid.uuid4().hex}"
-        if OTHER is not None:
+        if not self._is_mock:
             admin = AdminClient({"bootstrap.servers": self.servers})
             admin.create_topics([NewTopic(name, 4, 1)])[name].result(30)
         assert len(self.producer.list_topics(name, timeout=30).topics[name].partitions) == 4
@@ -56,7 +57,7 @@ class Kafka:
     def truncate(self, topic: str, partition: int) -> None:
         """Delete the records that the partition has; it gets others."""
         self.flush()
-        if OTHER is not None:
+        if not self._is_mock:
             end = TopicPartition(topic, partition, -1)
             admin = AdminClient({"bootstrap.servers": self.servers})
             admin.delete_records([end])[end].result(30)
@@ -75,5 +76,6 @@ def kafka_broker() -> Iterator[Kafka]:
 
 
 if __name__ == "__main__":  # a broker in a process of its own, which a test can stop
-    print(Kafka(None).servers, flush=True)
+    kafka = Kafka(None)
+    print(kafka.servers, flush=True)
     sys.stdin.read()
