@@ -158,5 +158,6 @@ def _print(report: ConsumptionReport) -> None:
     output.result(report.to_json(), shown)
     if report.bad:
         output.note(
-            f"{count_of(report.bad, 'record')} put aside: `percolator scan kafka_aside` lists them with the reasons"
+            f"{count_of(report.bad, 'record')} put aside: `percolator scan kafka_aside` lists them with the "
+            "reasons"
         )

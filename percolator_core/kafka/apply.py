@@ -1,12 +1,12 @@
 """Apply records of a partition: the rows and the offset behind them, in one transaction.
 
-The table `STATE` has a row for each partition that a consumer reads, ``NAME/TOPIC/PARTITION``. Each transaction
-reads and writes its cell ``position``, so two processes that apply at the same time conflict. The cell also
-names the process that may apply: a process that takes over replaces the name, and the earlier process stops at
-its next transaction.
+The table `STATE` has a row for each partition that a consumer reads, ``NAME/TOPIC/PARTITION``. Each
+transaction reads and writes its cell ``position``, so two processes that apply at the same time conflict. The
+cell also names the process that may apply: a process that takes over replaces the name, and the earlier
+process stops at its next transaction.
 
-Malformed records are rows of the table `ASIDE`, ``NAME/TOPIC/PARTITION/OFFSET``, written in the transaction that
-passes them.
+Malformed records are rows of the table `ASIDE`, ``NAME/TOPIC/PARTITION/OFFSET``, written in the transaction
+that passes them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class Applier:
         def transaction(t: Transaction) -> Counter[str]:
             stored = Position.of(t, row)
             if stored is None or stored.owner != self.owner:
-                raise PartitionInUse(f"another process has taken over {row}: let it go on, or use another name")
+                raise PartitionInUse(
+                    f"another process has taken over {row}: let it go on, or use another name"
+                )
             # An earlier attempt may have committed, and its reply was lost.
             new = [one for one in messages if one.offset >= stored.offset]
             if not new:
@@ -137,13 +139,13 @@ class Applier:
         """Raise ConfigurationError if the position belongs to another cluster or table."""
         if stored.table != self.table:
             raise ConfigurationError(
-                f"the consumer {self.name!r} writes {self.topic} into {stored.table}: name that table, or use "
-                "another name"
+                f"the consumer {self.name!r} writes {self.topic} into {stored.table}: name that table, or "
+                "use another name"
             )
         if stored.cluster != self.cluster:
             raise ConfigurationError(
-                f"the offsets of the consumer {self.name!r} are those of the cluster {stored.cluster}, and this "
-                f"is {self.cluster}: use another name, which begins at the first record"
+                f"the offsets of the consumer {self.name!r} are those of the cluster {stored.cluster}, and "
+                f"this is {self.cluster}: use another name, which begins at the first record"
             )
 
     def _lost(self, partition: int, offset: int, low: int, high: int) -> ConsumptionStopped:
@@ -153,8 +155,8 @@ class Applier:
             else f"it ends at {high}, before the stored offset {offset}, as after it was made again"
         )
         return ConsumptionStopped(
-            f"partition {partition} of {self.topic} has lost records, {gone}: go on with the first record that it "
-            "has by --reset, or write the lost rows first"
+            f"partition {partition} of {self.topic} has lost records, {gone}: go on with the first record "
+            "that it has by --reset, or write the lost rows first"
         )
 
     def _write(self, t: Transaction, partition: int, messages: Iterable[Message]) -> Counter[str]:
@@ -173,8 +175,9 @@ class Applier:
             counts["bad"] += 1
             if self.max_bad is not None and counts["bad"] > self.max_bad:
                 raise ConsumptionStopped(
-                    f"more records are malformed than max_bad allows, the last one at offset {offset} of partition "
-                    f"{partition} of {self.topic}: {outcome.reason}; correct the options or the table, or allow more"
+                    f"more records are malformed than max_bad allows, the last one at offset {offset} of "
+                    f"partition {partition} of {self.topic}: {outcome.reason}; correct the options or the "
+                    "table, or allow more"
                 )
         return counts
 

@@ -1,9 +1,9 @@
 """Consume: read the partitions of a topic from the stored offsets, and reconnect after failures.
 
-A process that follows a topic joins the consumer group NAME, which divides the partitions between its members.
-With ``once`` it reads all partitions, without the group. In both cases it takes over each partition in the
-store first, and reads from the offset that it finds there: a process that still believes that it has the
-partition cannot commit any more. Kafka's own offsets are neither read nor written.
+A process that follows a topic joins the consumer group NAME, which divides the partitions between its
+members. With ``once`` it reads all partitions, without the group. In both cases it takes over each partition
+in the store first, and reads from the offset that it finds there: a process that still believes that it has
+the partition cannot commit any more. Kafka's own offsets are neither read nor written.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def consume(
 ) -> ConsumptionReport:
     """Write the records of a Kafka topic into a table, each exactly once, in the order of its partition.
 
-    A transaction has records of one partition, and the offset behind them. Only cells that differ are written.
-    A record without a value deletes its row. A record that does not fit is put aside in the table
+    A transaction has records of one partition, and the offset behind them. Only cells that differ are
+    written. A record without a value deletes its row. A record that does not fit is put aside in the table
     ``kafka_aside``. The first call for a name begins at the first record that the topic has.
 
     Args:
@@ -117,7 +117,9 @@ def consume(
         StoreUnavailable: the store or Kafka did not answer for ``patience`` seconds.
     """
     if not patience > 0 or (max_bad or 0) < 0:
-        raise ValueError(f"patience is above 0 and max_bad not below, not {patience} and {max_bad}: leave them out")
+        raise ValueError(
+            f"patience is above 0 and max_bad not below, not {patience} and {max_bad}: leave them out"
+        )
     if not name or "/" in name:
         raise ConfigurationError(f"the name of a consumer is a text without a slash, not {name!r}")
     if column is not None and columns is not None:
@@ -222,7 +224,9 @@ class _Consumer:
         """Wait before the next attempt. Raises the error if no attempt has succeeded for too long."""
         kafka = error.args[0] if isinstance(error, KafkaException) else None
         if kafka is not None and kafka.code() in _REFUSALS:
-            raise ConfigurationError(f"Kafka refuses the topic {self.applier.topic}: {kafka.str()}") from error
+            raise ConfigurationError(
+                f"Kafka refuses the topic {self.applier.topic}: {kafka.str()}"
+            ) from error
         if self.patience.is_over() or not self._was_connected:
             if isinstance(error, PercolatorError):
                 raise error

@@ -1,11 +1,11 @@
 """Convert records of Kafka to rows.
 
-The value is a JSON object, whose fields are columns, as in a load of JSON lines; in a raw table it may also be
-one cell. A record without a value (a tombstone) deletes its row.
+The value is a JSON object, whose fields are columns, as in a load of JSON lines; in a raw table it may also
+be one cell. A record without a value (a tombstone) deletes its row.
 
-In a raw table the row key is the record's key. In a typed table the columns of the key are fields of the value;
-those that it lacks come from the record's key, which is a JSON object with these fields or, if the key has one
-column, its value.
+In a raw table the row key is the record's key. In a typed table the columns of the key are fields of the
+value; those that it lacks come from the record's key, which is a JSON object with these fields or, if the key
+has one column, its value.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ Check = Callable[[], object]
 
 def merge(db: Database, table: str, record: Record, check: Check | None = None) -> str | BadRecord:
     """Load a record into a raw table; return ``new``, ``changed``, ``unchanged`` or the malformed record."""
-
     try:
         return run(db, partial(merge_cells, table, record), check)
     except (UnknownColumn, ValueError) as error:

@@ -81,7 +81,9 @@ def test_typed_rows_and_their_keys(shop: Shop) -> None:
     assert (report.deleted, report.unchanged) == (2, 1)
     found = {one.number: one for one in shop.db.snapshot().select(Item)}
     assert found.keys() == {1, 4}
-    assert found[1] == Item(number=1, name="one", price=Decimal("1.25"), at=datetime(2025, 6, 1, 12, tzinfo=UTC))
+    assert found[1] == Item(
+        number=1, name="one", price=Decimal("1.25"), at=datetime(2025, 6, 1, 12, tzinfo=UTC)
+    )
     other = Shop(shop.db, shop.url, shop.kafka, shop.kafka.topic())
     other.send(('{"shop": "east", "number": 1}', {"title": "x", "left": "out"}), partition=0)
     other.send(("any", {"shop": "east", "number": 2, "title": "y"}), partition=0)
@@ -124,12 +126,13 @@ def test_a_value_of_any_bytes_in_one_column(shop: Shop) -> None:
 def test_what_does_not_fit_is_put_aside(shop: Shop, table: str, key: Any, value: Any, reason: str) -> None:
     shop.db.create_table(Item)
     shop.db.create_table(Part)
-    good: list[tuple[Any, Any]] = {
+    good: dict[str, list[tuple[Any, Any]]] = {
         "items": [("a", {"name": "a"}), ("b", {"name": "b"})],
         "typed": [("8", {"name": "taken"}), ("9", {})],
         "parts": [(None, {"shop": one, "number": 1, "name": ""}) for one in "ab"],
-    }[table]
-    shop.send(good[0], (key, value), good[1], partition=2)
+    }
+    before, behind = good[table]
+    shop.send(before, (key, value), behind, partition=2)
     report = shop.consume(table)
     assert (report.read, report.new, report.bad) == (3, 2, 1)
     [(row, why, kept_key, kept_value)] = shop.aside()
@@ -147,7 +150,9 @@ def test_too_many_bad_records_stop_it_before_anything_of_their_transaction(shop:
     assert shop.consume(max_bad=1).bad == 1
     shop.send(("c", {"name": "c"}), ("d", b"?"), ("e", b"?"), partition=0)
     before = shop.offsets()
-    with pytest.raises(ConsumptionStopped, match=r"at offset 4 of partition 0 of .*: not JSON.*; correct the"):
+    with pytest.raises(
+        ConsumptionStopped, match=r"at offset 4 of partition 0 of .*: not JSON.*; correct the"
+    ):
         shop.consume(max_bad=1)
     assert (shop.offsets(), set(shop.rows()), len(shop.aside())) == (before, {"a"}, 1)
     assert shop.consume(max_bad=2).bad == 2
@@ -162,16 +167,23 @@ def test_what_cannot_be_used_is_refused(shop: Shop) -> None:
         ("typed", {"columns": {"a": "b"}}, ConfigurationError, "typed has no column 'b'"),
         ("items", {"columns": {"a": "b"}, "column": "c"}, ConfigurationError, "name one"),
         ("items", {"name": "a/b"}, ConfigurationError, "a text without a slash, not 'a/b'"),
-        ("items", {"settings": {"no.such": "x"}}, ConfigurationError, 'No such configuration property: "no.such"'),
+        (
+            "items",
+            {"settings": {"no.such": "x"}},
+            ConfigurationError,
+            'No such configuration property: "no.such"',
+        ),
         ("items", {"max_bad": -1}, ValueError, "leave them out"),
         ("items", {"patience": 0.0}, ValueError, "leave them out"),
     ):
         with pytest.raises(kind, match=why):
-            shop.consume(table, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="Kafka refuses the topic no-such-topic: .*Unknown topic"):
+            shop.consume(table, **settings)
+    with pytest.raises(ConfigurationError, match=r"Kafka refuses the topic no-such-topic: .*Unknown topic"):
         consume(shop.db, shop.kafka.servers, "no-such-topic", "items", name="shop", once=True)
     shop.consume()
-    with pytest.raises(ConfigurationError, match="writes .* into items: name that table, or use another name"):
+    with pytest.raises(
+        ConfigurationError, match=r"writes .* into items: name that table, or use another name"
+    ):
         shop.consume("typed")
 
 

@@ -113,7 +113,9 @@ def test_records_that_are_delivered_again_write_nothing(shop: Shop, monkeypatch:
     must_have_turns(shop, 80)
 
 
-def test_a_commit_with_an_unknown_outcome_is_not_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_with_an_unknown_outcome_is_not_repeated(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send_turns(shop, 0, 60)
     original = Database.run
     calls = [0]
@@ -198,7 +200,9 @@ def test_a_process_that_was_replaced_cannot_write(shop: Shop) -> None:
     assert first.take_over(0, 0, 10, reset=False) == 0
     first.apply(0, records[:2])
     assert second.take_over(0, 0, 10, reset=False) == 2
-    with pytest.raises(PartitionInUse, match=f"another process has taken over {shop.position(0)}: let it go on"):
+    with pytest.raises(
+        PartitionInUse, match=f"another process has taken over {shop.position(0)}: let it go on"
+    ):
         first.apply(0, records[2:])
     assert shop.rows() == {"k": {"n": "1"}}
     second.apply(0, records)
@@ -232,7 +236,9 @@ def test_a_topic_that_was_truncated_below_the_stored_offset(shop: Shop) -> None:
     shop.send(("c", {"n": 3}), partition=1)
     shop.kafka.truncate(shop.topic, 1)
     before = shop.rows()
-    message = rf"partition 1 of {shop.topic} has lost records, records 2 to \d+ were deleted .*: .* by --reset"
+    message = (
+        rf"partition 1 of {shop.topic} has lost records, records 2 to \d+ were deleted .*: .* by --reset"
+    )
     for _ in range(2):
         with pytest.raises(ConsumptionStopped, match=message):
             shop.consume()
@@ -271,11 +277,13 @@ def test_a_topic_that_ends_before_the_stored_offset_and_another_cluster(shop: Sh
         shop.db.run(lambda t: t.set(STATE, row, "position", moved.to_bytes()))
 
     store(offset=9)
-    with pytest.raises(ConsumptionStopped, match="it ends at 1, before the stored offset 9, as after it was made"):
+    with pytest.raises(
+        ConsumptionStopped, match="it ends at 1, before the stored offset 9, as after it was made"
+    ):
         shop.consume()
     assert shop.consume(reset=True).unchanged == 1
     store(cluster="other")
-    with pytest.raises(ConfigurationError, match="those of the cluster other, .*: use another name"):
+    with pytest.raises(ConfigurationError, match=r"those of the cluster other, .*: use another name"):
         shop.consume(reset=True)
 
 
@@ -299,7 +307,7 @@ def test_a_broker_that_stops_answering_for_a_while(shop: Shop) -> None:
 
 def test_a_broker_that_is_gone_is_reported(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ANSWER", 1.0)
-    with pytest.raises(StoreUnavailable, match="Kafka cannot be reached: .*; check its address"):
+    with pytest.raises(StoreUnavailable, match=r"Kafka cannot be reached: .*; check its address"):
         consume(shop.db, "127.0.0.1:1", "topic", "items", name="shop", once=True)
     with broker() as (process, kafka):
         other = Shop(shop.db, shop.url, kafka, kafka.topic())
@@ -358,7 +366,12 @@ def test_the_store_stops_while_records_come(shop: Shop, monkeypatch: pytest.Monk
 def test_a_writer_crashes_and_restarts(shop: Shop, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(module, "_BATCH_RECORDS", 20)
-    writer = threading.Thread(target=lambda: [send_turns(shop, 10 * n, 10) for n in range(60)])
+
+    def write() -> None:
+        for first in range(0, 600, 10):
+            send_turns(shop, first, 10)
+
+    writer = threading.Thread(target=write)
     writer.start()
     try:
         while writer.is_alive():

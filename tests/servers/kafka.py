@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 OTHER: Final = os.environ.get("PERCOLATOR_TEST_KAFKA")
 

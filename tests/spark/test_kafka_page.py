@@ -1,4 +1,4 @@
-"""The program of docs/how-to/kafka.md for Spark, on a stream of files with the columns of Kafka's connector."""
+"""The program of docs/how-to/kafka.md for Spark, on a stream of files with Kafka's columns."""
 
 from __future__ import annotations
 
