@@ -12,7 +12,7 @@ else
 fi
 
 "$uv" pip compile --quiet --universal --python-version 3.11 \
-    --extra spark --extra ui --extra otel --extra postgres --extra airflow --extra webindex --extra plot --extra bench --extra docs --extra dev \
+    --extra spark --extra ui --extra otel --extra postgres --extra kafka --extra airflow --extra webindex --extra plot --extra bench --extra docs --extra dev \
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
     ${UPGRADE:+--upgrade} --output-file requirements.lock pyproject.toml >/dev/null
 sed -i '1i # Written by "make lock"; do not edit. Why it looks like this: docs/decisions/0002-hashed-lock.md' requirements.lock

@@ -47,7 +47,7 @@ LETTERS = {
     "d": "locks are resolved before versions are dropped",
     "e": "the commit timestamp comes after the last prewrite",
     "f": "a run clears a mark only if the mark is older than the run",
-    "g": "the acknowledgement is part of the observer's transaction",
+    "g": "the acknowledgement is part of the observer's transaction, and Kafka's offset of its rows'",
     "h": "timestamps are unique and increase",
     "i": "only the primary's time to live decides if a lock has expired, and no lock ends without a record",
     "j": "runs and notifications are never lost",

@@ -50,6 +50,7 @@ COMMANDS: Final[dict[str, Registered]] = {
     "migrate": Registered("percolator_core.cli.migrate:migrate", _CHAIN),
     "load": Registered("percolator_core.cli.load:load", _RUN),
     "replicate": Registered("percolator_core.cli.replicate:replicate", _RUN),
+    "consume": Registered("percolator_core.cli.consume:consume", _RUN),
     "worker": Registered("percolator_core.cli.worker:worker", _RUN),
     "drain": Registered("percolator_core.cli.drain:drain", _RUN),
     "wait": Registered("percolator_core.cli.drain:wait", _RUN),

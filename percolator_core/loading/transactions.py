@@ -26,24 +26,28 @@ Check = Callable[[], object]
 
 def merge(db: Database, table: str, record: Record, check: Check | None = None) -> str | BadRecord:
     """Load a record into a raw table; return ``new``, ``changed``, ``unchanged`` or the malformed record."""
-
-    def transaction(t: Transaction) -> str:
-        stored = t.get_row(table, record.key, record.cells)
-        outcome = "unchanged"
-        for column, value in record.cells.items():
-            if stored.get(column) == value:
-                continue
-            outcome = "changed" if stored else "new"
-            if value is None:
-                t.delete(table, record.key, column)
-            else:
-                t.set(table, record.key, column, value)
-        return outcome
-
     try:
-        return run(db, transaction, check)
+        return run(db, partial(merge_cells, table, record), check)
     except (UnknownColumn, ValueError) as error:
         return BadRecord(record.origin, str(error), key=record.key)
+
+
+def merge_cells(table: str, record: Record, t: Transaction) -> str:
+    """Write a record into a raw table, as a part of a transaction; return the outcome, as `merge` does.
+
+    Raises UnknownColumn or ValueError before anything is written.
+    """
+    stored = t.get_row(table, record.key, record.cells)
+    outcome = "unchanged"
+    for column, value in record.cells.items():
+        if stored.get(column) == value:
+            continue
+        outcome = "changed" if stored else "new"
+        if value is None:
+            t.delete(table, record.key, column)
+        else:
+            t.set(table, record.key, column, value)
+    return outcome
 
 
 def remove(db: Database, table: str, row: bytes, columns: Iterable[str]) -> bool:
@@ -66,7 +70,7 @@ def merge_group(
     Raises ConfigurationError if the definition of the table has changed since the load began.
     """
     try:
-        return run(db, partial(_merge_rows, typed, group), check)
+        return run(db, partial(merge_rows, typed, group), check)
     except TransactionConflict:
         if len(group) == 1:
             raise
@@ -74,7 +78,11 @@ def merge_group(
         return [outcome for record in group for outcome in merge_group(db, typed, [record], check)]
 
 
-def _merge_rows(typed: TypedRecords, group: Sequence[Record], t: Transaction) -> list[str | BadRecord]:
+def merge_rows(typed: TypedRecords, group: Sequence[Record], t: Transaction) -> list[str | BadRecord]:
+    """Write records into a typed table, as a part of a transaction; return the outcomes, as `merge_group`.
+
+    The keys differ. Raises ConfigurationError if the definition of the table is not that of ``typed``.
+    """
     name = typed.definition.name
     handle = t.handle_of(name)
     if handle.version != typed.version:

@@ -98,17 +98,10 @@ class TypedRecords:
         """Build the record with these fields, or a malformed record with the reason."""
         if self._given is None and not self._known.issuperset(fields):
             return BadRecord(origin, f"it {self.unknown(list(fields))}", head)
-        encoded: list[bytes] = []
-        for part in self._key:
-            try:
-                cell = self._cell(part, fields.get(part.field))
-            except (TypeError, ValueError) as error:
-                return BadRecord(origin, f"column {part.column!r}: {error}", head)
-            assert cell is not None
-            encoded.append(cell)
-        row = self._codec.join(encoded)
-        if len(row) > MAX_ROW:
-            return BadRecord(origin, f"the row key has {len(row)} bytes, more than {MAX_ROW}", head)
+        try:
+            row = self.row_key(fields)
+        except ValueError as error:
+            return BadRecord(origin, str(error), head)
         cells: dict[str, bytes | None] = {}
         for part in self._values:
             if self._given is None and part.field not in fields:
@@ -118,6 +111,21 @@ class TypedRecords:
             except (TypeError, ValueError) as error:
                 return BadRecord(origin, f"column {part.column!r}: {error}", head, row, self.described(row))
         return Record(row, cells, origin)
+
+    def row_key(self, fields: Mapping[str, object]) -> bytes:
+        """Encode the row key in these fields. Raises ValueError with the reason why there is none."""
+        encoded: list[bytes] = []
+        for part in self._key:
+            try:
+                cell = self._cell(part, fields.get(part.field))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"column {part.column!r}: {error}") from None
+            assert cell is not None
+            encoded.append(cell)
+        row = self._codec.join(encoded)
+        if len(row) > MAX_ROW:
+            raise ValueError(f"the row key has {len(row)} bytes, more than {MAX_ROW}")
+        return row
 
     def _cell(self, part: _Part, value: object) -> bytes | None:
         cell = part.empty if value is None or value == self._null else part.convert(value)

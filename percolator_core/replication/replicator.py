@@ -56,6 +56,7 @@ from percolator_core.replication.stream import Stream
 from percolator_core.replication.targets import Target, choose_targets
 from percolator_core.runtime.batches import batched, batched_by_size
 from percolator_core.runtime.log import Log
+from percolator_core.runtime.patience import Patience
 
 MAX_TRANSACTION: Final = 256 << 20
 """By default the limit, in bytes, of the changes of one transaction of PostgreSQL."""
@@ -63,10 +64,6 @@ MAX_TRANSACTION: Final = 256 << 20
 _BATCH_ROWS: Final = 1000
 _BATCH_CHARACTERS: Final = 4 << 20
 """Limits of the rows that one transaction copies; a single row may be larger."""
-
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
-"""Seconds between a failure and the next attempt; each pause is twice as long as the last."""
 
 _PASSING: Final = (
     psycopg.OperationalError,
@@ -170,8 +167,10 @@ class _Replicator:
     _numbers: ReplicationProgress = field(default_factory=ReplicationProgress)
     _names: dict[str, str] = field(default_factory=dict)
     _was_connected: bool = False
-    _failing_since: float | None = None
-    _pause: float = _FIRST_PAUSE
+    _attempts: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._attempts = Patience(self.patience, self.stop)
 
     def run(self) -> ReplicationReport:
         """Repeat sessions until one ends by itself, is stopped, or cannot go on."""
@@ -208,9 +207,7 @@ class _Replicator:
 
     def _wait_after(self, error: Exception) -> None:
         """Wait before the next attempt. Raises the error if no attempt has succeeded for too long."""
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        if not self._was_connected or now - self._failing_since > self.patience:
+        if self._attempts.is_over() or not self._was_connected:
             if isinstance(error, PercolatorError):
                 raise error
             raise StoreUnavailable(
@@ -218,14 +215,11 @@ class _Replicator:
                 "pg_hba.conf, and that it runs"
             ) from error
         log.warning("the replication was interrupted, and is tried again", error=_first_line(error))
-        until = now + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        while time.monotonic() < until and not self.stop():
-            time.sleep(min(_FIRST_PAUSE, self._pause))
+        self._attempts.wait()
 
     def _report(self) -> None:
         """Report numbers after a success."""
-        self._failing_since, self._pause = None, _FIRST_PAUSE
+        self._attempts.succeeded()
         if self.progress is not None:
             self.progress(self._numbers)
 

@@ -98,7 +98,7 @@ def test_jsonl_good_and_bad_lines(tmp_path: Path) -> None:
         "the row key is missing",
         "the row key is empty",
         "a bool cannot be a row key",
-        "byte 18 of the line is not UTF-8",
+        "byte 18 is not UTF-8",
         "column 's'",
     ]
     aside = json.loads(bad[5].to_json())

@@ -52,6 +52,11 @@ ELSEWHERE = {
     ("reference/cli.md", "console"): "tests/cli/test_docs.py runs the commands",
     ("reference/cli.md", "python"): "tests/cli/test_docs.py writes the file",
     ("how-to/clean-up.md", "python"): "tests/maintenance/test_collection_in_parts.py collects in parts",
+    (
+        "how-to/kafka.md",
+        "python",
+    ): "tests/kafka/test_command.py, tests/spark/test_kafka_page.py run the programs",
+    ("how-to/kafka.md", "yaml"): "test_yaml_is_yaml reads it",
     ("how-to/postgresql.md", "python"): "tests/replication/test_command.py runs the program",
     ("how-to/postgresql.md", "sql"): "tests/replication/test_command.py runs the statements",
     ("explanation/stores.md", "python"): "tests/store/test_durability.py has each form of the setting",

@@ -59,16 +59,24 @@ class JsonLinesReader(SplitReader):
             yield BadRecord(Origin(split.path, "byte", position), f"unreadable from here on: {error}")
 
     def _record(self, origin: Origin, line: bytes) -> Record | BadRecord:
-        number = None if self.options.typed is None else JsonNumber
         try:
-            fields = json.loads(line.decode(), parse_float=number)
-        except UnicodeDecodeError as error:
-            return BadRecord(origin, f"byte {error.start} of the line is not UTF-8", line[:HEAD])
-        except (ValueError, RecursionError) as error:
-            return BadRecord(origin, f"not JSON: {error}", line[:HEAD])
-        if not isinstance(fields, dict):
-            return BadRecord(origin, f"not a JSON object, but a {type(fields).__name__}", line[:HEAD])
+            fields = parse_object(line, is_typed=self.options.typed is not None)
+        except ValueError as error:
+            return BadRecord(origin, str(error), line[:HEAD])
         return self.keyed_record(origin, fields, line[:HEAD])
+
+
+def parse_object(text: bytes, *, is_typed: bool) -> dict[str, object]:
+    """Parse a JSON object. Numbers of a typed table's record keep their digits. Raises ValueError."""
+    try:
+        found = json.loads(text.decode(), parse_float=JsonNumber if is_typed else None)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"not a JSON object, but a {type(found).__name__}")
+    return found
 
 
 def first_fields(path: str) -> list[str]:

@@ -14,8 +14,8 @@ SEQUENCE_HEADER: Final = "sequence"
 class KafkaSink:
     """Sends items as messages of a Kafka topic, with the item's key, and its sequence in a header.
 
-    The producer has the interface of the common Python clients: ``send(topic, key=, value=, headers=)``
-    returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. The producer has to be
+    The producer is that of confluent-kafka, or has the interface of kafka-python: ``send(topic, key=, value=,
+    headers=)`` returns a future with ``get(timeout)``, and ``flush()`` sends buffered messages. It has to be
     thread-safe, and has to wait for all replicas (``acks="all"``). It has to give up a message before the
     observer's ``timeout``, because the timeout cannot interrupt the producer.
 
@@ -37,6 +37,15 @@ class KafkaSink:
             Exception: the producer or its future failed. The message may have been sent.
         """
         headers = [(SEQUENCE_HEADER, b"%d" % sequence)]
+        if hasattr(self._producer, "produce"):
+            outcome: list[object] = []
+            self._producer.produce(
+                self._topic, payload, key, headers=headers, on_delivery=lambda error, _: outcome.append(error)
+            )
+            self._producer.flush(self._timeout)
+            if outcome != [None]:
+                raise TimeoutError(f"Kafka has not acknowledged a message: {(outcome or ['no answer'])[0]}")
+            return
         future = self._producer.send(self._topic, key=key, value=payload, headers=headers)
         self._producer.flush()
         future.get(self._timeout)
