@@ -12,6 +12,7 @@ import pytest
 
 import percolator_bench
 import percolator_core
+import percolator_torture
 from observers.webindex.index import ENVIRONMENT
 from percolator_bench import Figure, Note, Scale, Target, progress, throughput, webindex
 from percolator_bench.servers import place
@@ -148,10 +149,10 @@ def test_the_made_crawl_is_like_one() -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder with the library and its benchmarks, but without the application."""
+    """A folder with the library, its benchmarks and the torture's servers, but without the application."""
     library = tmp_path / "library"
     library.mkdir()
-    for package in (percolator_core, percolator_bench):
+    for package in (percolator_core, percolator_bench, percolator_torture):
         folder = Path(next(iter(package.__path__)))
         (library / folder.name).symlink_to(folder)
     return library
