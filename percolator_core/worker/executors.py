@@ -1,20 +1,22 @@
 """The executors of a worker (hub, threads, child processes), and the number of runs in each.
 
 An observer with many dirty cells must not take all slots. So each observer has *reserved* slots, which no
-other observer gets. Runs that conflict waste each other's work. So the *concurrency limit* of an observer
-falls while its runs conflict, and otherwise rises slowly, as a congestion window does.
+other observer gets. Runs that conflict waste each other's work, and tasks of the hub share one processor. So
+the *concurrency limit* of an observer falls while its runs conflict or outlast their leases, and otherwise
+rises, as a congestion window does.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from percolator_core.database import Database
-from percolator_core.notifications.dirty import DirtyIndex, Lease, LeasedCell
+from percolator_core.notifications.dirty import LEASE, DirtyIndex, Lease, LeasedCell
 from percolator_core.observers import Chain
 from percolator_core.runtime.exit import OBSERVER_THREADS
 from percolator_core.worker.offload import Offload
@@ -29,6 +31,16 @@ _RESERVED: Final = 4
 _MANY_CONFLICTS: Final = 0.25
 _FEW_CONFLICTS: Final = 0.05
 """Conflicts per run above which a concurrency limit falls, and below which it rises."""
+
+_FIRST_LIMIT: Final = 16
+"""The first limit of an observer whose runs are tasks of the hub."""
+
+_SLOW: Final = LEASE / 2
+"""A task of the hub that takes more than these seconds counts as a conflict.
+
+Many tasks that compute for long would all end late: after their leases, so that other workers run the same
+cells, and after their time limits.
+"""
 
 _FEWEST_RUNS: Final = 8
 """A concurrency limit is adjusted after this many runs, or after as many as the limit if that is more."""
@@ -48,11 +60,13 @@ _AFTER_A_KILL: Final = 1.0
 class ConcurrencyLimit:
     """The limit for the concurrent runs of one observer."""
 
-    __slots__ = ("_conflicts", "_most", "_runs", "limit")
+    __slots__ = ("_conflicts", "_doubles", "_most", "_runs", "limit")
 
-    def __init__(self, most: int) -> None:
-        self.limit = most
+    def __init__(self, most: int, first: int) -> None:
+        """Begin with the limit ``first``, and double it until runs conflict."""
+        self.limit = min(first, most)
         self._most = most
+        self._doubles = True
         self._runs = self._conflicts = 0
 
     def ended(self, conflicts: int) -> None:
@@ -64,8 +78,10 @@ class ConcurrencyLimit:
         share = self._conflicts / self._runs
         if share > _MANY_CONFLICTS:
             self.limit = max(1, self.limit // 2)
+            self._doubles = False
         elif share < _FEW_CONFLICTS:
-            self.limit = min(self._most, self.limit + max(1, self.limit // 8))
+            more = self.limit if self._doubles else max(1, self.limit // 8)
+            self.limit = min(self._most, self.limit + more)
         self._runs = self._conflicts = 0
 
 
@@ -73,11 +89,17 @@ class Slots:
     """The slots of one executor, and the runs that hold them.
 
     ``dirty`` is the index of this executor's observers alone. ``ordered`` has the observers that take the
-    cells with the most notifications first.
+    cells with the most notifications first. ``are_tasks`` is True if the runs are tasks of the hub.
     """
 
     def __init__(
-        self, dirty: DirtyIndex, observers: frozenset[str], count: int, ordered: frozenset[str]
+        self,
+        dirty: DirtyIndex,
+        observers: frozenset[str],
+        count: int,
+        ordered: frozenset[str],
+        *,
+        are_tasks: bool = False,
     ) -> None:
         self.dirty = dirty
         self.observers = observers
@@ -90,8 +112,9 @@ class Slots:
             min(max(1, share), (count - 1) // max(1, len(observers) - 1)) if len(observers) > 1 else 0
         )
         most = count - self._reserved * (len(observers) - 1) if observers else count
-        few = min(most, _ORDERED_LIMIT)
-        self._limits = {name: ConcurrencyLimit(few if name in ordered else most) for name in observers}
+        few, first = min(most, _ORDERED_LIMIT), _FIRST_LIMIT if are_tasks else most
+        self._limits = {name: ConcurrencyLimit(few if name in ordered else most, first) for name in observers}
+        self._are_tasks = are_tasks
         self.claimed_at = 0.0
         """When the last claim began, in monotonic seconds."""
 
@@ -115,13 +138,15 @@ class Slots:
     def begin(self, lease: Lease) -> None:
         """Take a slot for a run."""
         self.running[lease.cell] = lease
+        lease.begun = time.monotonic()
         self._by_observer[lease.observer] += 1
 
     def end(self, lease: Lease, conflicts: int) -> None:
         """Free the slot of a run."""
         if self.running.pop(lease.cell, None) is not None:
             self._by_observer[lease.observer] -= 1
-            self._limits[lease.observer].ended(conflicts)
+            is_slow = self._are_tasks and time.monotonic() - lease.begun > _SLOW
+            self._limits[lease.observer].ended(conflicts + is_slow)
 
     @property
     def free(self) -> int:
@@ -160,7 +185,7 @@ def slots_of(db: Database, chain: Chain, executor: str, count: int, chosen: froz
     delays = [chain.observers[name].retry.max_backoff for name in observers]
     dirty = DirtyIndex(db.client, observed_by(chain, observers), max(delays, default=0))
     ordered = frozenset(name for name in observers if chain.observers[name].order == "most_notified")
-    return Slots(dirty, observers, count, ordered)
+    return Slots(dirty, observers, count, ordered, are_tasks=executor == "hub")
 
 
 def observed_by(chain: Chain, observers: frozenset[str]) -> dict[tuple[str, str], list[str]]:

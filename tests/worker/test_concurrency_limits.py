@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,7 +101,7 @@ def test_a_chain_with_many_tablets_is_looked_through(db: Database, monkeypatch: 
 
 
 def test_a_limit_falls_with_conflicts_and_rises_without() -> None:
-    one = ConcurrencyLimit(64)
+    one = ConcurrencyLimit(64, 64)
     for _ in range(64):
         one.ended(1)
     assert one.limit == 32
@@ -115,8 +116,40 @@ def test_a_limit_falls_with_conflicts_and_rises_without() -> None:
     assert one.limit == 64
 
 
+def test_a_limit_doubles_until_runs_conflict() -> None:
+    one = ConcurrencyLimit(100, 16)
+    limits = []
+    for count in (16, 32, 64, 100):
+        for _ in range(count):
+            one.ended(0)
+        limits.append(one.limit)
+    assert limits == [32, 64, 100, 100]
+    for _ in range(100):
+        one.ended(1)
+    assert one.limit == 50
+    for _ in range(50):
+        one.ended(0)
+    assert one.limit == 56
+
+
+def test_slow_tasks_of_the_hub_lower_the_limit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("percolator_core.worker.executors.time", clock)
+    for are_tasks, expected in ((True, 8), (False, 64)):
+        slots = Slots(DirtyIndex(db.client, {}), frozenset({"one"}), 64, frozenset(), are_tasks=are_tasks)
+        for _ in range(64):
+            lease = some_lease("one", 0)
+            slots.begin(lease)
+            now += 3.0
+            slots.end(lease, 0)
+            if are_tasks and slots.limits()["one"] < 16:
+                break
+        assert slots.limits() == {"one": expected}
+
+
 def test_a_few_conflicts_leave_a_limit_as_it_is() -> None:
-    one = ConcurrencyLimit(64)
+    one = ConcurrencyLimit(64, 64)
     for number in range(640):
         one.ended(1 if number % 10 == 0 else 0)
     assert one.limit == 64
