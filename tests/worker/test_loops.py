@@ -8,6 +8,7 @@ import pytest
 
 from percolator_core import Cell, Chain, Database, TableDefinition, Transaction
 from percolator_core.layout.keys import dirty_key, encode_mark
+from percolator_core.notifications.dirty import Lease
 from percolator_core.observers import ObserverTransaction, guards
 from percolator_core.observers.graph import loop_columns
 from percolator_core.worker.executors import slots_of
@@ -139,6 +140,12 @@ def test_the_columns_of_a_loop() -> None:
 def test_few_runs_of_an_observer_of_a_loop_are_under_way(db: Database) -> None:
     chain = loop()
     chain.create_tables(db)
-    limits = slots_of(db, chain, "hub", 256, frozenset(chain.observers)).limits()
+    slots = slots_of(db, chain, "hub", 256, frozenset(chain.observers))
+    for name in chain.observers:
+        for _ in range(1000):
+            lease = Lease(name, "pages", b"{ns:pages:0}", b"a", b"rank", 0, 0, 1, 1, 0.0)
+            slots.begin(lease)
+            slots.end(lease, 0)
+    limits = slots.limits()
     assert limits["rank"] == 64
     assert limits["announce"] == limits["load"] == limits["serve"] == limits["stats"] > 64
