@@ -49,8 +49,8 @@ class Lease:
 
     ``before`` is the deadline before the newest renewal; it is valid if that renewal was lost. ``due`` is the
     time of the mark or, after a failure, of its retry. ``renewed`` is the time of the claim or of the newest
-    renewal, in monotonic seconds. ``version`` is the version of the table at the time of the claim. ``begun`` is
-    the time at which the run began, in monotonic seconds.
+    renewal, in monotonic seconds. ``version`` is the version of the table at the time of the claim.
+    ``begun`` is the time at which the run began, in monotonic seconds.
     """
 
     observer: str
