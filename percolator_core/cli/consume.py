@@ -11,7 +11,7 @@ import typer
 
 from percolator_core.cli import output as outputs
 from percolator_core.cli.load import parse_fields
-from percolator_core.cli.options import StoreOptions, load_chain
+from percolator_core.cli.options import ChainFirst, SourcePatience, StoreOptions, load_chain
 from percolator_core.cli.signals import stopping
 from percolator_core.errors import ConfigurationError
 from percolator_core.notation.amounts import count_of
@@ -42,12 +42,6 @@ Fields = Annotated[
 Whole = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Put the whole value into this column of a raw table.")
 ]
-ChainOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--chain", metavar="FOLDER", help="First create this chain's tables and activate its observers."
-    ),
-]
 Once = Annotated[bool, typer.Option("--once", help="End at the ends that the partitions have at the start.")]
 Reset = Annotated[
     bool,
@@ -57,10 +51,6 @@ Reset = Annotated[
 ]
 MaxBad = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Stop if more records than this are malformed.")
-]
-Patience = Annotated[
-    float,
-    typer.Option(min=0.001, metavar="SECONDS", help="Try again for so long while a server does not answer."),
 ]
 Config = Annotated[
     Path | None,
@@ -78,11 +68,11 @@ def consume(
     name: Name,
     columns: Fields = None,
     column: Whole = None,
-    chain: ChainOption = None,
+    chain: ChainFirst = None,
     once: Once = False,
     reset: Reset = False,
     max_bad: MaxBad = None,
-    patience: Patience = 300.0,
+    patience: SourcePatience = 300.0,
     config: Config = None,
     store: StoreOptions,
 ) -> None:

@@ -54,6 +54,16 @@ Timeout = Annotated[
 OptionalChainPath = Annotated[
     Path | None, typer.Argument(metavar="[PATH]", help="The chain: the folder with chain.yaml.")
 ]
+ChainFirst = Annotated[
+    Path | None,
+    typer.Option(
+        "--chain", metavar="FOLDER", help="First create this chain's tables and activate its observers."
+    ),
+]
+SourcePatience = Annotated[
+    float,
+    typer.Option(min=0.001, metavar="SECONDS", help="Try again for so long while a server does not answer."),
+]
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import StoreOptions, argument, load_chain
+from percolator_core.cli.options import ChainFirst, SourcePatience, StoreOptions, argument, load_chain
 from percolator_core.cli.signals import stopping
 from percolator_core.notation.amounts import count_of, parse_size, show_size
 
@@ -48,12 +47,6 @@ Tables = Annotated[
         show_default=False,
     ),
 ]
-ChainOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--chain", metavar="FOLDER", help="First create this chain's tables and activate its observers."
-    ),
-]
 Once = Annotated[
     bool, typer.Option("--once", help="End when everything is applied that was committed before the start.")
 ]
@@ -64,10 +57,6 @@ Overwrite = Annotated[
         help="Copy into tables that have rows, and copy again if the slot is lost. Removes rows that "
         "PostgreSQL lacks.",
     ),
-]
-Patience = Annotated[
-    float,
-    typer.Option(min=0.001, metavar="SECONDS", help="Try again for so long while a server does not answer."),
 ]
 MaxTransaction = Annotated[
     int,
@@ -85,10 +74,10 @@ def replicate(
     slot: SlotName,
     publication: Publication,
     table: Tables = None,
-    chain: ChainOption = None,
+    chain: ChainFirst = None,
     once: Once = False,
     overwrite: Overwrite = False,
-    patience: Patience = 300.0,
+    patience: SourcePatience = 300.0,
     max_transaction: MaxTransaction = "256MiB",  # type: ignore[assignment]  # typer parses the text
     store: StoreOptions,
 ) -> None:
