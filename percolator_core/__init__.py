@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UnknownTable,
     )
     from percolator_core.layout.records import Cell, Version
+    from percolator_core.notifications.row_change import RowChange
     from percolator_core.observers import Chain, ObserverTransaction
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import col
@@ -60,6 +61,7 @@ __all__ = [
     "PrimaryKey",
     "Range",
     "RenamedFrom",
+    "RowChange",
     "RowExists",
     "RowNotFound",
     "Snapshot",
@@ -105,6 +107,7 @@ __getattr__, __dir__ = lazily(
             "UnknownTable",
         ),
         "layout.records": ("Cell", "Version"),
+        "notifications.row_change": ("RowChange",),
         "observers": ("Chain", "ObserverTransaction"),
         "schema.definitions": ("TableDefinition",),
         "schema.predicates": ("col",),

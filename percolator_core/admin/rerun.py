@@ -5,10 +5,11 @@
 12
 
 An observed change has an acknowledgement (paper, section 2.4). So a rerun deletes the acknowledgements of a
-batch in one transaction, and sets the dirty marks after the commit. If the marks came first, a worker could
-claim a mark, find the acknowledgement, and clear the mark. A run that began before the deletion either
-conflicts with the deletion or does not clear the mark. So each cell gets a run that begins after the
-deletion.
+batch in one transaction, and sets the dirty marks after the commit. An acknowledgement of a whole row is not
+deleted: it gets the revision 0 and keeps the row's image, so that the next run gets the row as it was before.
+If the marks came first, a worker could claim a mark, find the acknowledgement, and clear the mark. A run that
+began before the deletion either conflicts with the deletion or does not clear the mark. So each cell gets a
+run that begins after the deletion.
 
 A flush moves only cells without a mark to the base, and drops their acknowledgements. So a cell of the base
 counts as observed if it has no acknowledgement. To make the cell count as not observed, a rerun writes a
@@ -21,17 +22,17 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from percolator_core.admin.row_filter import Asked, RowFilter, revision_filter, row_filter
 from percolator_core.base.bases import above_base
-from percolator_core.base.tablet import version_of
-from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.base.row_set import BaseRow
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, SnapshotTooOld, TransactionConflict
-from percolator_core.layout.acknowledgements import Ack
-from percolator_core.layout.keys import acknowledgement
-from percolator_core.layout.records import DELETE, Version, unpack_version
+from percolator_core.layout.acknowledgements import NEVER_RAN, Ack
+from percolator_core.layout.keys import MARKER, acknowledgement, decode_column
+from percolator_core.layout.records import DELETE, PUT, VERSION_HEADER, Version, Write
 from percolator_core.notifications.activation import active
 from percolator_core.observers import Chain, Observer
 from percolator_core.scripts import calls
@@ -40,9 +41,6 @@ from percolator_core.transaction.transaction import Transaction
 
 _RowVersions: TypeAlias = tuple[bytes, list[Version | None]]
 """A row key, and the versions of the columns that are read in this row."""
-
-_NEVER_RAN: Final = 0
-"""The revision of a cell without an acknowledgement."""
 
 _BATCH: Final = 500
 """A batch has at most this many rows: its transaction is one request, for which other clients wait."""
@@ -271,62 +269,43 @@ class _Rerun:
             if self._pace.limit is not None:
                 chosen = chosen[: self._pace.limit - self._counts.chosen]
             if not self._pace.dry_run:
-                for row, _ in chosen:
-                    # The deletion is written even if there is no acknowledgement. So a first run that is
-                    # under way conflicts, and is repeated.
-                    t.write(place.handle.name, row, place.acked, (DELETE, b""))
+                for row, (_, acked, *_) in chosen:
+                    # This is written even if there is no acknowledgement. So a first run that is under way
+                    # conflicts, and is repeated.
+                    t.write(place.handle.name, row, place.acked, _unacknowledged(place, acked))
         unknown = sum(_is_unknown(versions) for _, versions in chosen)
         return _Taken(len(cells), [row for row, _ in chosen], resume, unknown)
 
     def _read(self, t: Transaction, place: _Place, low: bytes) -> tuple[list[_RowVersions], bytes]:
-        high = b"+" if place.high is None else b"(" + place.high
-        bounds = (t.start_timestamp, low, high, self._page, PAGE_BYTES)
-        scanned = self._store.run(calls.scan(place.tag, *bounds, "forward", 0, place.columns))
+        """Return one page of rows with the versions of ``place.columns``, and the next lower bound."""
+        keys, resume = self._keys(t, place, low)
+        fields = [ColumnFields(decode_column(column), column) for column in place.columns]
+        found = t.versions_of(place.handle, list(keys), fields)
+        if place.column == MARKER and not place.handle.is_typed:
+            # A row of a raw table has no marker.
+            found = [[_version(base), *rest] for base, (_, *rest) in zip(keys.values(), found, strict=True)]
+        return list(zip(keys, found, strict=True)), resume
+
+    def _keys(self, t: Transaction, place: _Place, low: bytes) -> tuple[dict[bytes, BaseRow | None], bytes]:
+        """Return the row keys of one page, each with the row of the base, and the next lower bound."""
+        columns = () if place.column == MARKER else (place.column, place.acked)
+        bounds = (low, b"+" if place.high is None else b"(" + place.high, self._page, PAGE_BYTES)
+        step = calls.scan(place.tag, t.start_timestamp, *bounds, "forward", VERSION_HEADER, columns)
+        scanned = self._store.run(step)
         if scanned is None:
             raise SnapshotTooOld("garbage collection has passed a snapshot of this rerun: repeat the rerun")
-        resume, base, rows, cells_of_rows = scanned
-        found = [
-            (row, self._versions(t, place, row, cells[::2]))
-            for row, cells in zip(rows, cells_of_rows, strict=True)
-        ]
-        return self._above(place, base, found, low, resume) if base else (found, resume)
-
-    def _above(
-        self,
-        place: _Place,
-        base: bytes,
-        stored: list[_RowVersions],
-        low: bytes,
-        resume: bytes,
-    ) -> tuple[list[_RowVersions], bytes]:
-        """Merge the rows of a step with those of the base; return one page, and the next lower bound."""
+        resume, base, rows, _ = scanned
+        if not base:
+            return dict.fromkeys(rows), resume
         first = low[1:] + b"\0" if low[:1] == b"(" else low[1:]
         end = resume[1:] + b"\0" if resume else place.high
-        wanted = [column for column in place.columns if column != place.acked]
-        rows = self._db.client.bases.rows(place.handle, place.tag, base, first, end, wanted, reverse=False)
-        found: list[_RowVersions] = []
-        for key, versions, below in above_base(stored, rows):
-            if len(found) == self._page:
-                return found, b"[" + key
-            found.append((key, versions or [None] * len(place.columns)))
-            if below is not None:
-                cold = [version_of(place.handle.definition, below, column) for column in place.columns]
-                found[-1] = key, [one or other for one, other in zip(found[-1][1], cold, strict=True)]
-        return found, resume
-
-    def _versions(
-        self, t: Transaction, place: _Place, row: bytes, cells: Sequence[Any]
-    ) -> list[Version | None]:
-        """Return the versions of ``cells``, which are packed versions, or lists from read.lua."""
-        versions: list[Version | None] = []
-        for cell in cells:
-            if type(cell) is not list:
-                versions.append(None if cell is None else unpack_version(cell))
-            elif len(cell) == 2:
-                return t.versions(place.handle.name, row, place.columns)  # waits for the lock or resolves it
-            else:
-                versions.append(unpack_version(cell[0]) if cell else None)
-        return versions
+        cold = self._db.client.bases.rows(place.handle, place.tag, base, first, end, [], reverse=False)
+        keys: dict[bytes, BaseRow | None] = {}
+        for key, _, below in above_base([(row, row) for row in rows], cold):
+            if len(keys) == self._page:
+                return keys, b"[" + key
+            keys[key] = below
+        return keys, resume
 
     def _is_known(self, versions: Sequence[Version | None]) -> bool:
         """Return True if the observer has observed the cell, or will observe it."""
@@ -337,12 +316,13 @@ class _Rerun:
         acked = versions[1]
         if not place.filter.holds(row, [None if one is None else one.value for one in versions[2:]]):
             return False
-        if acked is not None and acked.value is None:
-            return True  # an earlier rerun may have failed before it marked the cell
         if _is_unknown(versions):
             return True
-        revision = _NEVER_RAN if acked is None or acked.value is None else Ack.unpack(acked.value).revision
-        return self._meets_revision(revision)
+        if acked is None:
+            return self._meets_revision(NEVER_RAN)
+        revision = NEVER_RAN if acked.value is None else Ack.unpack(acked.value).revision
+        # An earlier rerun may have failed before it marked the cell.
+        return revision == NEVER_RAN or self._meets_revision(revision)
 
     def _mark(self, place: _Place, rows: Sequence[bytes]) -> int:
         name, mode = self._observer.name, self._observer.mode
@@ -364,6 +344,19 @@ class _Rerun:
     def _report(self) -> None:
         if self._pace.progress is not None:
             self._pace.progress(self._counts)
+
+
+def _unacknowledged(place: _Place, acked: Version | None) -> Write:
+    """Return the write that makes a cell count as not observed. That of a row keeps the row's image."""
+    if place.column != MARKER:
+        return DELETE, b""
+    done = Ack() if acked is None or acked.value is None else Ack.unpack(acked.value)
+    return PUT, Ack(NEVER_RAN, image=done.image).pack()
+
+
+def _version(base: BaseRow | None) -> Version:
+    """Return a version that stands for a row of a raw table."""
+    return Version(0, 0, b"") if base is None else Version(base.time, base.time, b"")
 
 
 def _is_unknown(versions: Sequence[Version | None]) -> bool:

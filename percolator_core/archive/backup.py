@@ -28,7 +28,7 @@ from percolator_core.base.row_set import RowSet
 from percolator_core.catalog.catalog import Entry
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, SnapshotTooOld
-from percolator_core.layout.keys import acknowledged
+from percolator_core.layout.keys import MARKER, acknowledged, is_internal
 from percolator_core.layout.records import KIND
 from percolator_core.maintenance.methods import Maintenance
 from percolator_core.runtime.html import ShownInNotebook
@@ -246,10 +246,13 @@ def _needed(handle: TableHandle, row: RowCells, marks: Marks) -> dict[bytes, byt
         for column, version in row.cells.items()
         if not version[KIND] or marks.may_have(row.key, column)
     }
+    # A run for a whole row needs the acknowledgement also if all cells of the row are gone.
+    is_needed = marks.may_have(row.key, MARKER) or any(not is_internal(column) for column in cells)
+    needed = {*cells, *weak, *((MARKER,) if is_needed else ())}
     return {
         column: version
         for column, version in cells.items()
-        if (observed := acknowledged(column)) is None or observed in cells or observed in weak
+        if (observed := acknowledged(column)) is None or observed in needed
     }
 
 

@@ -7,10 +7,11 @@ not matter: the snapshot sees none of the versions that their transactions may w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from percolator_core.base.bases import above_base
+from percolator_core.base.left_behind import acknowledgements
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import SnapshotTooOld
@@ -53,7 +54,7 @@ def tablet_cells(
         SnapshotTooOld: garbage collection has passed ``since`` or ``at``, or the table was dropped.
         BaseDamaged, StoreUnavailable: as for a read.
     """
-    tag, bound = handle.tags[tablet], b"-"
+    tag, bound, observed = handle.tags[tablet], b"-", client.observed_columns()
     while bound:
         found = client.store.run(calls.cells(tag, since, at, bound, _ROWS, _BYTES))
         if found is None:
@@ -62,14 +63,19 @@ def tablet_cells(
                 "was dropped: try again, or keep versions longer"
             )
         if found.base and not since:
-            yield from _with_base(client, handle, tag, bound, found)
+            yield from _with_base(client, handle, tag, bound, found, observed)
         else:
             yield from (RowCells(*row) for row in found.rows)
         bound = found.resume
 
 
-def _with_base(
-    client: Client, handle: TableHandle, tag: bytes, bound: bytes, found: Cells
+def _with_base(  # noqa: PLR0917
+    client: Client,
+    handle: TableHandle,
+    tag: bytes,
+    bound: bytes,
+    found: Cells,
+    observed: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> Iterator[RowCells]:
     """Yield the rows of a step, merged with the rows of the base in the same range of keys."""
     low = b"" if bound == b"-" else bound[1:] + b"\0"
@@ -78,23 +84,26 @@ def _with_base(
     stored = ((row[0], RowCells(*row)) for row in found.rows)
     for key, above, row in above_base(stored, below):
         if row is not None:
-            yield _merged(handle, key, above, row)
+            yield _merged(handle, key, above, row, acknowledgements(handle, observed, row))
         elif above is not None:
             yield above
 
 
-def _merged(handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow) -> RowCells:
+def _merged(
+    handle: TableHandle, key: bytes, above: RowCells | None, row: BaseRow, acks: Mapping[bytes, bytes]
+) -> RowCells:
     """Merge ``row`` of the base with ``above``, the cells of the same row in the store, which replace it."""
+    made = {column: _version(row.time, value) for column, value in acks.items()}
     times = dict.fromkeys(row.cells, row.time) | dict(row.times)
     cells = {column: _version(times[column], value) for column, value in row.cells.items()}
     if handle.is_typed:
         cells[MARKER] = _version(row.time, b"")
     if above is None:
-        return RowCells(key, cells, [])
+        return RowCells(key, cells | made, [])
     marker = above.cells.get(MARKER)
     if marker is not None and marker[KIND]:
         cells = {}
-    return RowCells(key, cells | above.cells, above.later)
+    return RowCells(key, cells | made | above.cells, above.later)
 
 
 def _version(commit_ts: int, value: bytes) -> bytes:

@@ -22,7 +22,14 @@ from percolator_core.archive.files import Mark
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.concurrency import Concurrency
 from percolator_core.errors import UnknownColumn
-from percolator_core.layout.keys import acknowledgement, decode_mark, dirty_key, encode_mark, failed_key
+from percolator_core.layout.keys import (
+    MARKER,
+    acknowledgement,
+    decode_mark,
+    dirty_key,
+    encode_mark,
+    failed_key,
+)
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.snapshot import Snapshot
 
@@ -75,7 +82,8 @@ class Marks:
         return [mark for mark, was in zip(marks, dirty, strict=True) if was]
 
     def _was_dirty(self, mark: Mark) -> bool:
-        if mark.column in self._weak:
+        # A run for a row that has not changed ends at once.
+        if mark.column in self._weak or mark.column == MARKER:
             return True
         columns = [mark.column, acknowledgement(mark.observer, mark.column)]
         try:

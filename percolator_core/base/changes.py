@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from zlib import crc32
 
 import percolator_core.base.manifest as manifests
 from percolator_core.base.bases import Bases
+from percolator_core.base.left_behind import acknowledgements
 from percolator_core.base.location import Location
 from percolator_core.base.manifest import Entry as ManifestEntry
 from percolator_core.base.manifest import Manifest, TabletFolder, publish
@@ -80,7 +81,7 @@ class BaseChanges:
     def _restore(self, handle: TableHandle, tag: bytes, reference: bytes) -> bool:
         """Put the rows of a tablet back into the store, then remove its base."""
         base = self._client.bases.tablet(handle, tag, reference)
-        for rows in _steps(base.rows(b"", None), handle.is_typed):
+        for rows in _steps(handle, base.rows(b"", None), self._client.observed_columns()):
             if self._store.run(calls.restore(tag, reference, handle.version, rows)) == "changed":
                 return False
         # Refuse snapshots below this timestamp. A scan of such a snapshot may have passed a row's position in
@@ -211,14 +212,21 @@ def _copy(old: Location, new: Location, folder: str, name: str, is_right: Callab
     return copy
 
 
-def _steps(rows: Iterator[BaseRow], is_typed: bool) -> Iterator[list[bytes | int]]:
-    """Yield the rows of a base as arguments of `calls.restore`, in bounded steps."""
+def _steps(
+    handle: TableHandle, rows: Iterator[BaseRow], observed: Mapping[str, Mapping[str, Sequence[str]]]
+) -> Iterator[list[bytes | int]]:
+    """Yield the rows of a base as arguments of `calls.restore`, in bounded steps.
+
+    ``observed`` has the active observers by table and column.
+    """
     step: list[bytes | int] = []
     size = 0
     for row in rows:
         cells = [(column, row.times.get(column, row.time), value) for column, value in row.cells.items()]
-        if is_typed:
+        if handle.is_typed:
             cells.append((MARKER, row.time, b""))
+        acks = acknowledgements(handle, observed, row)
+        cells += [(column, row.time, value) for column, value in acks.items()]
         step += [row.key, len(cells)]
         size += len(row.key)
         for cell in cells:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from percolator_core.errors import UnknownColumn, abbreviated
+from percolator_core.layout.acknowledgements import Image
 from percolator_core.layout.keys import (
     BASE,
+    EVERY_COLUMN,
     MARKER,
     SAFE_POINT,
     VERSION,
@@ -134,7 +136,8 @@ class TableHandle:
     ``row_prefixes`` has, by tablet, the prefix of the keys of its rows. ``standings`` has, by tablet, the
     packed command that reads its version, safe point and base. ``place`` returns the number of a row's
     tablet; None means ``crc32(row) % tablets``. ``by_encoded`` maps the stored names of a typed table's
-    columns to their names; it is empty for a raw table, where both names are equal. ``marker`` is the
+    columns to their names; it is empty for a raw table, where both names are equal. ``shown`` has those that
+    programs see. ``marker`` is the
     internal column that every row of a typed table has. ``bindings`` caches values that
     `percolator_core.tables` derives from models and indexes. ``version`` is the version of the catalog's
     entry as text, or ``?`` during a schema change. A write contains this version, and a tablet with another
@@ -151,6 +154,7 @@ class TableHandle:
         "name",
         "place",
         "row_prefixes",
+        "shown",
         "standings",
         "tablets",
         "tags",
@@ -177,6 +181,8 @@ class TableHandle:
         self.by_encoded: dict[bytes, str] = (
             {fields.encoded: name for name, fields in self.columns.items()} if definition.is_typed else {}
         )
+        shown = {column.name for column in definition.shown_columns}
+        self.shown = {stored: name for stored, name in self.by_encoded.items() if name in shown}
 
     def tablet(self, row: bytes) -> int:
         """Return the number of the row's tablet. Raises ValueError if the row's key is not valid."""
@@ -196,7 +202,12 @@ class TableHandle:
         return self.standings[self.tablet(row)]
 
     def encode(self, column: str) -> bytes:
-        """Return the stored name of a column that holds data or is notify-only. Raises UnknownColumn."""
+        """Return the stored name of a column that holds data or is notify-only. Raises UnknownColumn.
+
+        `EVERY_COLUMN` stands for the whole row: for marks, acknowledgements and observers.
+        """
+        if column == EVERY_COLUMN:
+            return MARKER
         if column in self.definition.notify_only:
             return encode_column(column)
         return self.columns[column].encoded
@@ -236,6 +247,18 @@ class TableHandle:
             self.by_encoded[column].encode() if column in self.by_encoded else column: value
             for column, value in cells.items()
         }
+
+    def image(self, cells: Image) -> Image:
+        """Return the image of a row with these cells, for the acknowledgement of a run for the whole row.
+
+        The image of a raw row has no deleted cells. That of a typed row has all columns that programs see,
+        with their nulls, and the marker. The image of a row that does not exist is empty.
+        """
+        if not self.is_typed:
+            return {name: value for name, value in cells.items() if name != MARKER and value is not None}
+        if cells.get(MARKER) is None:
+            return {}
+        return {MARKER: b"", **{name: cells.get(name) for name in self.shown}}
 
     def notify_column(self, column: str) -> bytes:
         """Return the stored name of a notify-only column. Raises UnknownColumn for another column."""

@@ -11,7 +11,8 @@ the last part of its key.
     {ns:table:7}v:<row>      zset   older versions
     {ns:table:7}rows         zset   the row index, in key order
     {ns:table:7}locks        zset   locks by wall time
-    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers; version -> its table's
+    {ns:table:7}meta         hash   safe -> the safe point; o<column> -> its observers, o0xFF -> those of
+                                    whole rows; version -> its table's
                                     version, or gone -> the version of the drop; activation -> the number of
                                     the newest activation; base -> the reference of the manifest of its base;
                                     maintainer -> the lease of the base's maintainer
@@ -62,8 +63,14 @@ _INTERNAL: Final = b"\xff"
 """First byte of internal columns. No UTF-8 text starts with it, so no user column does."""
 
 MARKER: Final = _INTERNAL
-"""The internal column that each row of a typed table has: a row of nulls has no other cell."""
+"""The internal column that each row of a typed table has: a row of nulls has no other cell.
 
+In a mark, in the name of an acknowledgement, and in the meta hash, it stands for the whole row
+(`EVERY_COLUMN`).
+"""
+
+EVERY_COLUMN: Final = "*"
+"""The name of `MARKER`: ``table.*`` means the whole row."""
 
 SAFE_POINT: Final = b"safe"
 VERSION: Final = b"version"
@@ -100,12 +107,15 @@ def encode_column(column: str) -> bytes:
 
 
 def decode_column(column: bytes) -> str:
-    """Return the name of an encoded column; for an acknowledgement, ``observer acknowledges column``."""
+    """Return the name of an encoded column; for an acknowledgement, ``observer acknowledges column``.
+
+    `MARKER` has the name `EVERY_COLUMN`.
+    """
     if column == MARKER:
-        return "(row)"
+        return EVERY_COLUMN
     if is_internal(column):
         observer, _, observed = column[1:].partition(_INTERNAL)
-        return f"{observer.decode()} acknowledges {observed.decode()}"
+        return f"{observer.decode()} acknowledges {decode_column(observed)}"
     return column.decode()
 
 

@@ -40,12 +40,11 @@ def acknowledge(transaction: Transaction, lease: Lease, mode: Mode, value: bytes
     return Cell(lease.table, lease.row, transaction.column_name(lease.table, lease.column), timestamp)
 
 
-def trace(transaction: Transaction, lease: Lease, revision: int) -> None:
+def trace(transaction: Transaction, lease: Lease) -> None:
     """Record in the run's acknowledgement which cells the run wrote. Call this right before the commit."""
-    acked = acknowledgement(lease.observer, lease.column)
+    acked, *others = transaction.mutations()
     writes = (
-        TracedWrite(one.table, one.row, one.column, one.kind)
-        for one in transaction.mutations()
-        if not is_internal(one.column)
+        TracedWrite(one.table, one.row, one.column, one.kind) for one in others if not is_internal(one.column)
     )
-    transaction.write(lease.table, lease.row, acked, (PUT, Ack.of(revision, writes).pack()))
+    value = Ack.unpack(acked.value).traced(writes).pack()
+    transaction.write(lease.table, lease.row, acked.column, (PUT, value))

@@ -1,9 +1,10 @@
 """The models of a chain's YAML: ``chain.yaml``, and one file per observer.
 
 A reference to a column is ``table.column``, split at the **first** dot: a column's name may have dots, a
-table's name may not. A duration is a number and one of the units ``ms s m h``, such as ``50ms``, ``1.5s`` or
-``2m``; in the model it is a number of seconds. Unknown keys are refused. A value of a wrong type is refused,
-too: ``"8"`` is not a number.
+table's name may not. ``table.*`` means all columns that hold data, so no notify-only ones; under ``observe``
+it may be written ``table``, and means the whole row. A duration is a number and one of the units ``ms s m
+h``, such as ``50ms``, ``1.5s`` or ``2m``; in the model it is a number of seconds. Unknown keys are refused. A
+value of a wrong type is refused, too: ``"8"`` is not a number.
 """
 
 from __future__ import annotations
@@ -26,17 +27,15 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from percolator_core.layout.keys import check_name, encode_column
+from percolator_core.layout.keys import EVERY_COLUMN, check_name, encode_column
 from percolator_core.layout.records import MAX_TABLETS
 from percolator_core.observers.rules import Declaration, Duration, Length, Size
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
-EVERY_COLUMN: Final = "*"
-"""In ``writes``, ``table.*`` means all columns of the table that hold data, so no notify-only ones."""
-
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
+OBSERVED_PATTERN: Final = r"^[^.]+(\..+)?$"
 MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 FUNCTION_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -55,11 +54,10 @@ def split_column(value: object) -> tuple[str, str]:
     return table, column
 
 
-def _split_one_column(value: object) -> tuple[str, str]:
-    table, column = split_column(value)
-    if column == EVERY_COLUMN:
-        raise ValueError(f"{quoted(f'{table}.*')} is allowed in 'writes' only; name each column here")
-    return table, column
+def _split_observed(value: object) -> tuple[str, str]:
+    if isinstance(value, str) and value and "." not in value:
+        return _plain(value), EVERY_COLUMN
+    return split_column(value)
 
 
 def _as_list(value: object) -> list[Any]:
@@ -73,7 +71,13 @@ def _as_list(value: object) -> list[Any]:
 
 def _at_least_one(columns: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     if not columns:
-        raise ValueError("names no column; write the table.column that wakes this observer")
+        raise ValueError("names no column; write the table or the table.column that wakes this observer")
+    whole = [table for table, column in columns if column == EVERY_COLUMN]
+    if whole and len(whole) < len(columns):
+        raise ValueError(
+            f"{quoted(whole[0])} is a whole table, the others are columns; their functions get different "
+            "arguments, so write two observers"
+        )
     return columns
 
 
@@ -158,6 +162,11 @@ def _one_or_list(item: dict[str, Any], **more: Any) -> WithJsonSchema:
 
 
 _COLUMN_SCHEMA: Final = {"type": "string", "pattern": COLUMN_PATTERN, "description": "table.column"}
+_OBSERVED_SCHEMA: Final = {
+    "type": "string",
+    "pattern": OBSERVED_PATTERN,
+    "description": "table or table.column",
+}
 
 Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": 1})]
 Name = Annotated[StrictStr, Field(pattern=NAME_PATTERN)]
@@ -168,19 +177,16 @@ Modules = Annotated[
     BeforeValidator(_modules),
     _one_or_list({"type": "string", "pattern": MODULE_PATTERN}, minItems=1),
 ]
-Column = Annotated[tuple[str, str], BeforeValidator(_split_one_column)]
-WrittenColumn = Annotated[tuple[str, str], BeforeValidator(split_column)]
-_LIST: Final = _one_or_list(_COLUMN_SCHEMA)
-Columns = Annotated[tuple[Column, ...], BeforeValidator(_as_list), AfterValidator(_named_once), _LIST]
-WrittenColumns = Annotated[
-    tuple[WrittenColumn, ...], BeforeValidator(_as_list), AfterValidator(_named_once), _LIST
+Column = Annotated[tuple[str, str], BeforeValidator(split_column)]
+Columns = Annotated[
+    tuple[Column, ...], BeforeValidator(_as_list), AfterValidator(_named_once), _one_or_list(_COLUMN_SCHEMA)
 ]
 ObservedColumns = Annotated[
-    tuple[Column, ...],
+    tuple[Annotated[tuple[str, str], BeforeValidator(_split_observed)], ...],
     BeforeValidator(_as_list),
     AfterValidator(_at_least_one),
     AfterValidator(_named_once),
-    _one_or_list(_COLUMN_SCHEMA, minItems=1),
+    _one_or_list(_OBSERVED_SCHEMA, minItems=1),
 ]
 
 
@@ -274,16 +280,22 @@ class ObserverDeclaration(Declaration):
     version: Version = Field(description="The version of this format.")
     observer: Name = Field(description="The observer's name, unique in the chain.")
     description: StrictStr = Field("", description="Its purpose, in a sentence; shown in the graph.")
-    observe: ObservedColumns = Field(description="The table.column whose changes wake it, or a list.")
+    observe: ObservedColumns = Field(
+        description="The table.column whose changes wake it, or a list. A table alone means its whole rows: "
+        "one run for a row and commit, whatever columns it wrote."
+    )
     mode: Literal["strong", "weak"] = Field(
         "strong",
         description="weak: t.notify on a notify-only column wakes it, without conflicts between writers.",
     )
     function: Annotated[StrictStr, Field(pattern=FUNCTION_PATTERN)] = Field(
-        description="module:function, called as process(t, cell); imported from the current directory."
+        description="module:function, called as process(t, cell), or process(t, change) for whole rows; "
+        "imported from the current directory."
     )
-    reads: Columns = Field((), description="Other columns that it reads; shown in the graph.")
-    writes: WrittenColumns = Field(
+    reads: Columns = Field(
+        (), description="Other columns that it reads, shown in the graph; 'table.*' means all that hold data."
+    )
+    writes: Columns = Field(
         (), description="Columns that it writes; 'table.*' means all of a table that hold data."
     )
     retry: RetryDeclaration = Field(
@@ -318,6 +330,20 @@ class ObserverDeclaration(Declaration):
         description="The revision of its code. Raise it when earlier results have to be computed again; "
         "'percolator rerun' then finds the cells that an earlier revision processed.",
     )
+
+    @property
+    def is_of_rows(self) -> bool:
+        """True if it observes whole rows."""
+        return self.observe[0][1] == EVERY_COLUMN
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> ObserverDeclaration:
+        if self.is_of_rows and self.mode == "weak":
+            raise ValueError(
+                f"a weak observer watches notify-only columns, not the whole row; name one, such as "
+                f"{self.observe[0][0]}.dirty, or write mode: strong"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_order(self) -> ObserverDeclaration:

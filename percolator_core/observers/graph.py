@@ -6,9 +6,12 @@ dot, so the two cannot be confused. Each node has a ``kind``, ``"observer"`` or 
 
 - ``"observe"``: from a column to the observer that it wakes; ``mode`` is the mode of the observer.
 - ``"reads"``: from a column to an observer that reads it but is not woken by it; never part of a cycle.
-- ``"writes"``: from an observer to a column. ``table.*`` leads to every observed column of the table that
-  holds data, or to a node ``table.*`` if there is none. It leaves out notify-only columns: a write of a row
-  does not notify them. ``feedback=True`` marks an edge that closes a declared loop.
+- ``"writes"``: from an observer to a column. ``feedback=True`` marks an edge that closes a declared loop.
+
+``table.*`` is a node, too. An observer that watches the whole row is woken by it, so a write of any column
+leads to it. A write of ``table.*`` leads to every column of the table that an observer watches or reads, and
+a read of ``table.*`` comes from every column that an observer writes; to or from the node itself only if
+there is none. Both leave out notify-only columns: a write of a row does not notify them.
 
 In a cycle of observe and writes edges, the observers would wake each other without end. So a cycle is refused
 unless one of its observers declares ``feedback: true``: it closes the loop on purpose, and ends it by writing
@@ -17,14 +20,14 @@ nothing if nothing has changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import networkx as nx
 
-from percolator_core.observers.declaration import EVERY_COLUMN
+from percolator_core.layout.keys import EVERY_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.schema.definitions import TableDefinition
@@ -47,11 +50,9 @@ def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping
     notify_only = {(table.name, column) for table in tables for column in table.notify_only}
     # Weak observers show which columns are notify-only, even if typed tables are not known.
     notify_only.update(one for it in observers.values() if it.mode == "weak" for one in it.observe)
-    observed = observed_columns(observers.values())
-    by_table: dict[str, list[Column]] = {}
-    for column in observed:
-        if column not in notify_only:
-            by_table.setdefault(column[0], []).append(column)
+    used = _by_table(observers.values(), notify_only, "observe", "reads")
+    written = _by_table(observers.values(), notify_only, "writes")
+    rows = {column for it in observers.values() for column in it.observe if column[1] == EVERY_COLUMN}
 
     def node(column: Column) -> str:
         label = ".".join(column)
@@ -73,14 +74,31 @@ def build_graph(name: str, tables: Iterable[TableDefinition], observers: Mapping
         for column in observer.observe:
             graph.add_edge(node(column), observer.name, kind="observe", mode=observer.mode)
         for column in observer.reads:
-            if column not in observer.observe:
-                graph.add_edge(node(column), observer.name, kind="reads")
+            for source in _single(column, written):
+                if source not in observer.observe:
+                    graph.add_edge(node(source), observer.name, kind="reads")
         for column in observer.writes:
-            every = column[1] == EVERY_COLUMN
-            for target in (by_table.get(column[0]) or [column]) if every else [column]:
+            whole = {(column[0], EVERY_COLUMN)} & rows if column not in notify_only else set()
+            for target in sorted({*_single(column, used), *whole}):
                 graph.add_edge(observer.name, node(target), kind="writes", feedback=False)
     _mark_feedback(graph)
     return graph
+
+
+def _by_table(
+    observers: Iterable[Observer], notify_only: set[Column], *fields: Literal["observe", "reads", "writes"]
+) -> dict[str, list[Column]]:
+    """Return, by table, the columns that hold data and that these fields of the observers name."""
+    named = {column for observer in observers for field in fields for column in getattr(observer, field)}
+    found: dict[str, list[Column]] = {}
+    for column in sorted(named - notify_only):
+        found.setdefault(column[0], []).append(column)
+    return found
+
+
+def _single(column: Column, of_table: Mapping[str, Sequence[Column]]) -> Sequence[Column]:
+    """Return the columns that a reference means: those ``of_table`` if it is ``table.*``."""
+    return of_table.get(column[0], [column]) if column[1] == EVERY_COLUMN else [column]
 
 
 def without_reads(graph: Graph) -> Graph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from percolator_core.errors import ConfigurationError, abbreviated
+from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.observers.graph import loop_columns
 from percolator_core.tables.model import definition_of
 
@@ -26,7 +27,7 @@ Row = str | bytes
 class Guard:
     """The columns that an observer must not write; computed once, checked at every write."""
 
-    __slots__ = ("_refused", "_refused_rows", "_watchers", "boosts", "observer")
+    __slots__ = ("_allowed", "_refused", "_refused_rows", "_watchers", "boosts", "observer")
 
     def __init__(self, chain: Chain, observer: Observer, loop: frozenset[str]) -> None:
         """``loop`` has the columns of the observer's loop, as ``table.column``."""
@@ -41,6 +42,13 @@ class Guard:
             for column in chain.observed
             if not observer.declares(*column, notify_only=column in notify_only)
         )
+        self._allowed = {
+            table: {name for of, name in observer.writes if of == table}
+            | {name for of, name in notify_only if of == table}
+            for table, column in self._refused
+            if column == EVERY_COLUMN
+        }
+        """By table whose whole rows are watched, the columns that the observer may write."""
         # Removing a row does not wake observers of notify-only columns.
         self._refused_rows: dict[str, str] = {}
         for table, column in sorted(self._refused - notify_only):
@@ -49,6 +57,8 @@ class Guard:
     def check(self, table: str, column: str) -> None:
         """Raise ConfigurationError if the observer has to declare this column and does not."""
         if (table, column) in self._refused:
+            self._refuse(table, column, f"{table}.{column}")
+        if self._allowed and column not in self._allowed.get(table, (column,)):
             self._refuse(table, column, f"{table}.{column}")
 
     def check_row(self, table: str) -> None:
@@ -63,7 +73,7 @@ class Guard:
             self.check(table, column)
 
     def _refuse(self, table: str, column: str, mend: str) -> NoReturn:
-        watchers = ", ".join(self._watchers[table, column])
+        watchers = ", ".join(self._watchers.get((table, column)) or self._watchers[table, EVERY_COLUMN])
         raise ConfigurationError(
             f"observer {self.observer.name} wrote {table}.{abbreviated(column)} without declaring it, and "
             f"{watchers} observes it: add '{abbreviated(mend)}' to writes in {self.observer.file}"

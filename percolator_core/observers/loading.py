@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
-from percolator_core.observers.declaration import EVERY_COLUMN, ChainDeclaration, ObserverDeclaration
+from percolator_core.layout.keys import EVERY_COLUMN
+from percolator_core.observers.declaration import ChainDeclaration, ObserverDeclaration
 from percolator_core.observers.explain import validate
 from percolator_core.observers.graph import build_graph, undeclared_cycles
 from percolator_core.observers.imports import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from percolator_core.observers.declaration import EVERY_COLUMN, ObserverDeclaration
+from percolator_core.layout.keys import EVERY_COLUMN
+from percolator_core.observers.declaration import ObserverDeclaration
 
 if TYPE_CHECKING:
     from pathlib import Path

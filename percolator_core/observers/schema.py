@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.observers.declaration import (
     COLUMN_PATTERN,
-    EVERY_COLUMN,
+    OBSERVED_PATTERN,
     ChainDeclaration,
     ObserverDeclaration,
 )
@@ -47,7 +48,8 @@ def schemas(chain: Chain | None = None) -> dict[str, str]:
         if chain is not None and model is ObserverDeclaration:
             columns = _columns_of(chain)
             whole_tables = [f"{table.name}.{EVERY_COLUMN}" for table in chain.tables]
-            for key, more in (("observe", []), ("reads", []), ("writes", whole_tables)):
+            tables = [table.name for table in chain.tables]
+            for key, more in (("observe", tables), ("reads", whole_tables), ("writes", whole_tables)):
                 schema["properties"][key] = _named(
                     schema["properties"][key], sorted({*columns, *more}), chain
                 )
@@ -89,7 +91,7 @@ def _named(node: Any, columns: list[str], chain: Chain) -> Any:
         return [_named(item, columns, chain) for item in node]
     if not isinstance(node, dict):
         return node
-    if node.get("pattern") != COLUMN_PATTERN:
+    if node.get("pattern") not in {COLUMN_PATTERN, OBSERVED_PATTERN}:
         return {key: _named(value, columns, chain) for key, value in node.items()}
     raw = "|".join(re.escape(table.name) for table in chain.tables if not table.is_typed)
     others = [{"type": "string", "pattern": rf"^({raw})\..+$"}] if raw else []

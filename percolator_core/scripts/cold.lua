@@ -51,6 +51,7 @@ local function judge(fields, field, value)
   local commit_ts, _, kind = version_times(value)
   if commit_ts > before or kind == DELETE then return false end
   local observed = 'c' .. acknowledged(string.sub(field, 2))
+  if observed == 'c' .. ROW then return true, true end
   for i = 1, #fields, 2 do
     if fields[i] == observed then return true, true end
   end
@@ -59,6 +60,7 @@ end
 
 -- Add a row to the reply unless it stays in the store.
 local function read(row, has_history)
+  if is_watched and is_dirty(tag, row, ROW, observers) then return end
   local fields = call('HGETALL', tag .. 'r:' .. row)
   local last, is_whole = count, #fields > 0
   for i = 1, #fields, 2 do

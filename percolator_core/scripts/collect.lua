@@ -45,6 +45,16 @@ local function trim_history(row, column, newest, older)
   versions = versions + redis.call('ZREMRANGEBYLEX', key, '[' .. prefix, above)
 end
 
+-- True if the row has a version or a lock of the column or, if the column is ROW, of any column that holds data.
+local function has_cells(cells, column)
+  if column ~= ROW then return cells['c' .. column] or cells['l' .. column] end
+  for field in pairs(cells) do
+    local mark = string.byte(field)
+    if (mark == 99 or mark == 108) and is_data(string.sub(field, 2)) then return true end
+  end
+  return false
+end
+
 local function collect_row(row)
   local key = tag .. 'r:' .. row
   local fields, cells, older = redis.call('HGETALL', key), {}, redis.call('ZCARD', tag .. 'v:' .. row)
@@ -70,11 +80,12 @@ local function collect_row(row)
         -- An acknowledgement is needed as long as its cell exists or may be observed. A cell of the base without an
         -- acknowledgement counts as observed. So the deletion of an acknowledgement stays until the next run: the rerun that
         -- deleted it may not have set its mark yet.
-        gone = gone and not cells['c' .. observed] and not cells['l' .. observed] and not (has_base and kind == DELETE) and
+        gone = gone and not has_cells(cells, observed) and not (has_base and kind == DELETE) and
           not is_dirty(tag, row, observed, observers)
       else
         -- A deletion stays until it was observed.
-        gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers)
+        gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers) and
+          not is_dirty(tag, row, ROW, observers)
       end
       -- The newest version goes last: without it, no step would find the older versions in the history.
       if gone and not unfinished then

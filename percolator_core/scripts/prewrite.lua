@@ -84,9 +84,10 @@ if observers then
   -- The functions that are needed only from here on are created here.
   for i = 3, last, 5 do
     local tag, row, column = KEYS[ARGV[i] + 0], ARGV[i + 1], ARGV[i + 2]
-    local names = observers[tag .. 'o' .. column]
+    local names = column ~= ROW and observers[tag .. 'o' .. column]
     if ARGV[i + 3] ~= '2' then
       mark_strongly(tag, names, row, column, nil, both)
+      mark_row(tag, observers[tag .. 'o' .. ROW], row, column, nil, both)
     elseif both then
       mark_weakly(tag, names, row, column, ARGV[i + 4])
     end

@@ -19,6 +19,7 @@ local ENTRY = 100
 -- Return the newest commit timestamp among the fields of a row. A row stays in the store if an observer has not
 -- processed one of its cells, or if a field is no cell (such as a lock). Such a row counts as newer than all others.
 local function newest_of(row, fields)
+  if is_dirty(tag, row, ROW, observers) then return 2 ^ 53 end
   local newest = 0
   for i = 1, #fields, 2 do
     local mark, column = string.sub(fields[i], 1, 1), string.sub(fields[i], 2)

@@ -17,7 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from percolator_core.errors import PercolatorError, TransactionConflict, abbreviated, described
-from percolator_core.layout.keys import acknowledgement, is_internal
+from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement, is_internal
 from percolator_core.layout.records import NOTIFY, VERSION_HEADER, Cell, unpack_version
 from percolator_core.notation.bytestext import show_bytes
 from percolator_core.runtime import process
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from percolator_core.notifications.dirty import Lease
+    from percolator_core.notifications.row_change import RowChange
     from percolator_core.observers import Chain, Observer
     from percolator_core.transaction.client import Client
     from percolator_core.transaction.transaction import Transaction
@@ -116,7 +117,7 @@ class RunSpan:
         self._spans, self._lease, self._observer = spans, lease, observer
         self._began = time.time_ns()
         self._span: Span | None = None
-        self._cause: Cell | None = None
+        self._cause: Cell | RowChange | None = None
         self._causes: tuple[SpanId, ...] = ()
         self._conflicts = 0
 
@@ -129,14 +130,14 @@ class RunSpan:
 
     # The steps of a run.
 
-    def attach(self, cell: Cell) -> Token[Context]:
+    def attach(self, cell: Cell | RowChange) -> Token[Context]:
         """Make the span the current one of the observer's code, which begins to process a cell."""
         if self._span is None:
             self._woken(cell)
         assert self._span is not None
         return context.attach(trace.set_span_in_context(self._span))
 
-    def _woken(self, cell: Cell) -> None:
+    def _woken(self, cell: Cell | RowChange) -> None:
         """Start the span, below the span of the change that the run observes."""
         spans, lease = self._spans, self._lease
         links: list[Link] = []
@@ -251,7 +252,8 @@ class RunSpan:
         if is_internal(mutation.column):
             return False
         column = self._spans.client.catalog.column_name(mutation.table, mutation.column)
-        return (mutation.table, column) in self._spans.chain.observed
+        observed = self._spans.chain.observed
+        return (mutation.table, column) in observed or (mutation.table, EVERY_COLUMN) in observed
 
     def _link_changes(self, span: Span, start_ts: int) -> None:
         """Link to the other changes that the run observed, and send the spans of changes from outside."""
@@ -273,9 +275,11 @@ class RunSpan:
             for at in changes:
                 self._send_change(cause, at)
 
-    def _changes(self, cause: Cell, start_ts: int) -> list[int]:
+    def _changes(self, cause: Cell | RowChange, start_ts: int) -> list[int]:
         """Read the commit timestamps of the changes that this run is the first to observe, oldest first."""
         lease = self._lease
+        if lease.column == MARKER:
+            return [cause.timestamp]  # the changes of a row are in the histories of all its cells
         acked = acknowledgement(lease.observer, lease.column)
         versions, acks = self._spans.client.store.run_all(
             [
@@ -293,7 +297,7 @@ class RunSpan:
         found = [unpack_version(one).commit_ts for one in versions]
         return sorted({cause.timestamp, *(at for at in found if before[0].start_ts < at < start_ts)})
 
-    def _send_change(self, cause: Cell, commit_ts: int) -> None:
+    def _send_change(self, cause: Cell | RowChange, commit_ts: int) -> None:
         at = commit_ts * 1000
         span = self._spans.export.root(
             f"change of {abbreviated(f'{cause.table}.{cause.column}', LONGEST_KEY)}",

@@ -28,9 +28,11 @@ from percolator_core.errors import (
     described,
 )
 from percolator_core.layout.acknowledgements import Ack
+from percolator_core.layout.keys import MARKER
 from percolator_core.layout.records import Cell
 from percolator_core.notifications.ack import acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
+from percolator_core.notifications.row_change import RowChange, begin_row
 from percolator_core.observers import Chain, Guard, Observer, ObserverTransaction, guards
 from percolator_core.runtime import process
 from percolator_core.runtime.log import Log
@@ -160,6 +162,7 @@ class Attempts:
         self._guards = guards(chain)
         self._counts = counts
         self._habits = habits
+        self._models = chain.models
         self._traced = chain.trace
         self._listener = listener
         self._spans = telemetry.spans_of(client, chain)
@@ -185,11 +188,11 @@ class Attempts:
         for lost in range(CONFLICT_ROUNDS):
             transaction = Transaction(self._client, habits=habits)
             try:
-                cell = acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
+                cell = self._begin(transaction, lease, observer)
                 start_ts = transaction.start_timestamp
                 if cell is not None:
                     self._observe(guard, transaction, cell, watchdog, span)
-                    self._commit(lease, observer, transaction, span)
+                    self._commit(lease, transaction, span)
             except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._lost(span, conflict)
                 self._count(observer, "conflicts")
@@ -222,11 +225,14 @@ class Attempts:
         self._report(lease, start_ts, "postponed", began, span)
         return CONFLICT_ROUNDS
 
-    def _commit(
-        self, lease: Lease, observer: Observer, transaction: Transaction, span: RunSpan | None
-    ) -> None:
+    def _begin(self, transaction: Transaction, lease: Lease, observer: Observer) -> Cell | RowChange | None:
+        if lease.column == MARKER:
+            return begin_row(transaction, lease, observer.revision, self._models)
+        return acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
+
+    def _commit(self, lease: Lease, transaction: Transaction, span: RunSpan | None) -> None:
         if self._traced:
-            trace(transaction, lease, observer.revision)
+            trace(transaction, lease)
         if span is None:
             transaction.commit()
         else:
@@ -251,13 +257,18 @@ class Attempts:
                     setattr(counts, name, getattr(counts, name) + number)
 
     def _observe(
-        self, guard: Guard, transaction: Transaction, cell: Cell, watchdog: Watchdog, span: RunSpan | None
+        self,
+        guard: Guard,
+        transaction: Transaction,
+        change: Cell | RowChange,
+        watchdog: Watchdog,
+        span: RunSpan | None,
     ) -> None:
         # The deadline covers the observer's own code only: a commit is never interrupted.
-        token = None if span is None else span.attach(cell)
+        token = None if span is None else span.attach(change)
         try:
             with limited(guard.observer.timeout, watchdog):
-                guard.observer.function(ObserverTransaction(transaction, guard), cell)
+                guard.observer.function(ObserverTransaction(transaction, guard), change)
             transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
             raise

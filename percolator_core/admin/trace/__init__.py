@@ -23,6 +23,7 @@ from percolator_core.admin.trace.following import Following
 from percolator_core.admin.trace.found import Change, Outcome, Run, Trace
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError, abbreviated
+from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.layout.records import row_bytes
 from percolator_core.observers import Chain
 
@@ -47,7 +48,7 @@ def trace(
         chain: the chain of the observers.
         table: the row's table.
         row: the row's key.
-        column: an observed column, or None for all observed columns.
+        column: an observed column, or None for all observed columns; any column if whole rows are observed.
         change: ``"latest"`` means the newest change of each column, ``"all"`` means at most ``limit`` changes
             of each column, and a timestamp (µs) means the newest change of each column at or before that
             time. The store keeps no time of a notification from outside. For a notification, the three forms
@@ -67,13 +68,18 @@ def trace(
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} is 1 or more, not {number}")
-    columns = [name for other, name in chain.observed if other == table and column in {None, name}]
-    if not columns:
+    watched = [name for other, name in chain.observed if other == table]
+    if not watched or (column is not None and not {column, EVERY_COLUMN} & set(watched)):
         observed = ", ".join(abbreviated(".".join(each)) for each in chain.observed)
         wanted = abbreviated(f"{table}.{column}") if column is not None else f"a column of {table}"
         raise ConfigurationError(f"no observer of {chain.name} watches {wanted}: they watch {observed}")
-    db.catalog.table(table)
     following = Following(db, chain, limit)
+    if column is not None:
+        columns = [column]
+    else:
+        columns = [name for name in watched if name != EVERY_COLUMN]
+        if EVERY_COLUMN in watched:
+            columns = sorted({*columns, *following.columns_of(table, row_bytes(row))})
     roots = following.roots(table, row_bytes(row), columns, change)
     following.follow(roots, depth)
     return following.result(table, row_bytes(row), roots)

@@ -22,6 +22,8 @@ from percolator_core.base.bases import Wanted
 from percolator_core.database import Database
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import (
+    EVERY_COLUMN,
+    MARKER,
     SAFE_POINT,
     acknowledgement,
     dirty_key,
@@ -29,6 +31,7 @@ from percolator_core.layout.keys import (
     encode_mark,
     failed_key,
     history_key,
+    is_internal,
     meta_key,
     pack_column,
     tries_key,
@@ -73,6 +76,15 @@ class Following:
         self._uncertain: set[tuple[str, bytes, bytes, int | None]] = set()
 
     # The row itself.
+
+    def columns_of(self, table: str, row: bytes) -> list[str]:
+        """Return the names of the columns of a row that hold data."""
+        handle = self._db.catalog.table(table)
+        if handle.is_typed:
+            return [column.name for column in handle.definition.value_columns]
+        fields = self._db.store.one((b"HKEYS", handle.row_key(row)))
+        names = {field[1:] for field in fields if field[:1] == VERSION_MARK}
+        return [handle.decode(name) for name in names if not is_internal(name)]
 
     def roots(
         self, table: str, row: bytes, columns: Sequence[str], change: str | int
@@ -130,15 +142,15 @@ class Following:
         """Return one change for all notifications of a notify-only cell, with their runs and the mark."""
         handle = self._db.catalog.table(change.table)
         tag, store = handle.tag(change.row), self._db.store
-        for observer in self._watchers(change.table, change.column):
+        for observer, _ in self._watchers(change.table, change.column):
             column = acknowledgement(observer, change.column)
             limit = self._limit if wanted == "all" else 1
             asked = store.command(calls.history(tag, change.row, column, limit))
             # The mark is read first: if a run has cleared the mark, the next command finds the run.
-            *mark, packed = store.call(*self._mark(change, observer), asked)
+            *mark, packed = store.call(*self._mark(change, observer, change.column), asked)
             versions = [unpack_version(version) for version in packed]
             for version in reversed([one for one in versions if one.value is not None]):
-                key = self._ran(change, observer, version, 0)
+                key = self._ran(change, observer, change.column, version, 0)
                 change.outcomes.append((Outcome(observer, "ran"), key))
             waits = self._waits(observer, mark)
             if waits.state != "unobserved":
@@ -179,36 +191,36 @@ class Following:
 
     def _react(self, changes: Sequence[FollowedChange]) -> None:
         gone = self._collected(changes)
-        asked = [(one, name) for one in changes for name in self._watchers(one.table, one.column)]
+        asked = [(one, *watcher) for one in changes for watcher in self._watchers(one.table, one.column)]
         commands = [command for each in asked for command in self._questions(*each)]
         replies = iter(self._call(commands))
-        for change, observer in asked:
+        for change, observer, watched in asked:
             mark = [next(replies) for _ in range(4)]
             newest, before, after = next(replies), next(replies), next(replies)
             if change.key in gone:
                 change.outcomes.append((Outcome(observer, "collected"), None))
             else:
-                self._judge(change, observer, mark, self._acks(newest, before, after))
+                self._judge(change, observer, watched, mark, self._acks(newest, before, after))
 
-    def _questions(self, change: FollowedChange, observer: str) -> list[Command]:
+    def _questions(self, change: FollowedChange, observer: str, watched: bytes) -> list[Command]:
         """Return the commands that read the mark, then the acknowledgements around the change.
 
         The order matters. If a run has cleared the mark, the later commands find the run. If a new version
         has moved the previous one into the history, the commands that read the history find the moved
         version.
         """
-        handle, column = self._db.catalog.table(change.table), acknowledgement(observer, change.column)
+        handle, column = self._db.catalog.table(change.table), acknowledgement(observer, watched)
         older, prefix = history_key(handle.tag(change.row), change.row), pack_column(column)
         at = prefix + pack_timestamp(change.timestamp or 0)
         return [
-            *self._mark(change, observer),
+            *self._mark(change, observer, watched),
             (b"HGET", handle.row_key(change.row), VERSION_MARK + column),
             (b"ZREVRANGEBYLEX", older, b"(" + at, b"[" + prefix, b"LIMIT", 0, 1),
             (b"ZRANGEBYLEX", older, b"[" + at, b"(" + prefix + _ALL_LATER, b"LIMIT", 0, _ACKS),
         ]
 
-    def _mark(self, change: FollowedChange, observer: str) -> list[Command]:
-        handle, mark = self._db.catalog.table(change.table), encode_mark(change.column, change.row)
+    def _mark(self, change: FollowedChange, observer: str, watched: bytes) -> list[Command]:
+        handle, mark = self._db.catalog.table(change.table), encode_mark(watched, change.row)
         tag = handle.tag(change.row)
         in_flight = b"n" + pack_timestamp(change.start_ts) + change.column
         return [
@@ -225,7 +237,12 @@ class Following:
         return [by_commit[commit_ts] for commit_ts in sorted(by_commit)]
 
     def _judge(
-        self, change: FollowedChange, observer: str, mark: Sequence[Any], acks: Sequence[Version]
+        self,
+        change: FollowedChange,
+        observer: str,
+        watched: bytes,
+        mark: Sequence[Any],
+        acks: Sequence[Version],
     ) -> None:
         at, before, done, repeat = change.timestamp or 0, 0, change.is_cold, change.is_cold
         if change.is_cold:
@@ -238,7 +255,7 @@ class Following:
                 before = version.start_ts
             elif not done or repeat:
                 lag = (version.start_ts - at) / 1e6
-                key = self._ran(change, observer, version, before)
+                key = self._ran(change, observer, watched, version, before)
                 change.outcomes.append((Outcome(observer, "ran", lag=lag, again=repeat), key))
                 done, repeat = True, False
             else:
@@ -250,8 +267,10 @@ class Following:
             if not done or waits.state not in {"unobserved", "collected"}:
                 change.outcomes.append((waits, None))
 
-    def _ran(self, change: FollowedChange, observer: str, version: Version, before: int) -> RunKey:
-        key = (observer, change.table, change.row, change.column, version.commit_ts)
+    def _ran(
+        self, change: FollowedChange, observer: str, watched: bytes, version: Version, before: int
+    ) -> RunKey:
+        key = (observer, change.table, change.row, watched, version.commit_ts)
         run = self._runs.get(key)
         if run is None:
             run = self._runs[key] = FollowedRun(key, version, Ack.unpack(version.value or b""), before)
@@ -290,7 +309,12 @@ class Following:
 
     def _count_seen(self) -> None:
         observers = self._chain.observers
-        strong = [run for run in self._runs.values() if observers[run.key[0]].mode == "strong"]
+        # A run for a whole row has seen changes of several cells, which are not counted.
+        strong = [
+            run
+            for run in self._runs.values()
+            if observers[run.key[0]].mode == "strong" and run.key[3] != MARKER
+        ]
         spans = [
             (FollowedChange(*run.key[1:4], PUT, None), run.before + 1, run.version.start_ts) for run in strong
         ]
@@ -336,8 +360,15 @@ class Following:
             len(self._uncertain),
         )
 
-    def _watchers(self, table: str, column: bytes) -> Sequence[str]:
-        return self._chain.observed.get((table, self._db.catalog.column_name(table, column)), ())
+    def _watchers(self, table: str, column: bytes) -> list[tuple[str, bytes]]:
+        """Return the observers that a write of the column wakes, and what each one watches: it or the row."""
+        name, observed = self._db.catalog.column_name(table, column), self._chain.observed
+        whole = () if name in self._db.catalog.table(table).definition.notify_only else (EVERY_COLUMN,)
+        return [
+            (observer, MARKER if watched == EVERY_COLUMN else column)
+            for watched in (name, *whole)
+            for observer in observed.get((table, watched), ())
+        ]
 
     def _call(self, commands: Sequence[Command]) -> list[Any]:
         return self._db.store.call_many(commands, _BATCH)

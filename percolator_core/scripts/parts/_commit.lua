@@ -43,6 +43,7 @@ local function commit_cell(tag, row, column, kind, start_ts, commit_ts)
     if string.byte(column) ~= 255 then
       mark_strongly(tag, observers_of(tag, column), row, column, lock_age(lock), true)
     end
+    mark_row(tag, observers_of(tag, ROW), row, column, lock_age(lock), true)
   end
   redis.call('HDEL', tag .. 'r:' .. row, field)
   redis.call('ZREM', tag .. 'locks', lock_mark(start_ts, column, row))

@@ -12,12 +12,13 @@ end
 
 -- Read from the meta hashes of the first `count` tags in KEYS what the cells in ARGV[first] to ARGV[last] need. Each cell
 -- has five arguments: position, row, column, kind, value. Return the versions, joined by commas; the highest safe point;
--- and a table with the observers of each tag .. 'o' .. column, or nil if no column is observed.
+-- and a table with the observers of each tag .. 'o' .. column, or nil if no column is observed. The observers of whole
+-- rows are those of tag .. 'o' .. ROW.
 -- layout/keys.py lists the fields of the hash. A table with a base or observers has many, so they are read by name; only
 -- if more than 16 are needed, all are read.
 local function read_metas(count, first, last)
   local column = ARGV[first + 2]
-  local fields, seen = {'version', 'safe', 'o' .. column}, nil
+  local fields, seen = {'version', 'safe', 'o' .. ROW, 'o' .. column}, nil
   for i = first + 7, last, 5 do
     if ARGV[i] ~= column then
       seen = seen or {[column] = true}
@@ -125,6 +126,16 @@ local function mark_strongly(tag, observers, row, column, time, is_committed)
   end
 end
 
+-- The rows that this call has marked as a whole.
+local marked_rows = {}
+
+-- Mark a whole row for the observers of whole rows, because its `column` is written.
+local function mark_row(tag, observers, row, column, time, is_committed)
+  if not observers or not is_data(column) or marked_rows[tag .. row] then return end
+  marked_rows[tag .. row] = true
+  mark_strongly(tag, observers, row, ROW, time, is_committed)
+end
+
 -- Set a weak mark; return true if there was none. A notification during a lease is recorded in no cell, so the score
 -- records it: the score becomes the even number after the deadline. The holder of the lease finds the score changed and
 -- makes the mark due again.
@@ -163,13 +174,25 @@ local function mark_weakly(tag, observers, row, column, boosted)
   end
 end
 
--- True if a rerun deleted the acknowledgement after `start_ts`. After the deletion, the rerun marks the cell, unless
--- the cell has a mark already. A run that began before the deletion must not clear this mark: the rerun needs a run
--- that begins after the deletion.
+-- True if a rerun replaced the acknowledgement after `start_ts`. After that, the rerun marks the cell, unless the cell
+-- has a mark already. A run that began before must not clear this mark: the rerun needs a run that begins after it. The
+-- acknowledgement of another run has the same effect: the mark stays for one idle run.
 local function is_to_be_redone(acknowledgement, start_ts)
   if not acknowledgement then return false end
-  local commit_ts, _, kind = version_times(acknowledgement)
-  return kind == DELETE and commit_ts > start_ts
+  local commit_ts, own_start = version_times(acknowledgement)
+  return commit_ts > start_ts and own_start ~= start_ts
+end
+
+-- True if no transaction is committing to the row, and none has committed to it after `start_ts`.
+local function row_is_settled(tag, row, start_ts)
+  local fields = redis.call('HGETALL', tag .. 'r:' .. row)
+  for i = 1, #fields, 2 do
+    local mark = string.byte(fields[i])
+    if (mark == 99 or mark == 108) and is_data(string.sub(fields[i], 2)) then
+      if mark == 108 or version_times(fields[i + 1]) > start_ts then return false end
+    end
+  end
+  return true
 end
 
 -- True if the mark may be removed after a run that began at `start_ts` under a lease.
@@ -183,6 +206,7 @@ local function mark_is_settled(tag, observer, mode, row, column, deadline, befor
   local acked = 'c\255' .. observer .. '\255' .. column
   local found = redis.call('HMGET', tag .. 'r:' .. row, 'c' .. column, 'l' .. column, acked)
   if found[2] or is_to_be_redone(found[3], start_ts) then return false end
+  if column == ROW then return row_is_settled(tag, row, start_ts) end
   return not found[1] or version_times(found[1]) <= start_ts
 end
 

@@ -8,6 +8,9 @@
 
 local PUT, DELETE, NOTIFY = 0, 1, 2
 
+-- The marker of a typed row. In a mark, an acknowledgement and the meta hash it stands for the whole row.
+local ROW = '\255'
+
 -- A field counts as this many bytes in addition to its name and value, because each field takes some time to read.
 local FIELD = 32
 
@@ -79,6 +82,11 @@ end
 local function acknowledged(column)
   local behind = string.byte(column) == 255 and string.find(column, '\255', 2, true)
   return behind and string.sub(column, behind + 1) or nil
+end
+
+-- True if a column holds data of the row: it is a user's column or the marker.
+local function is_data(column)
+  return string.byte(column) ~= 255 or column == ROW
 end
 
 -- Remove a row from the row index if it has neither cells nor older versions; return 1, or 0 if it has some.
