@@ -39,22 +39,19 @@ local function evict_row(row)
   local key, older = tag .. 'r:' .. row, redis.call('ZCARD', tag .. 'v:' .. row)
   local fields, cells, idle, gone = redis.call('HGETALL', key), {}, {}, {}
   for i = 1, #fields, 2 do cells[fields[i]] = fields[i + 1] end
-  if is_dirty(tag, row, ROW, observers) then return end
-  local is_idle_row = true
   for field in pairs(cells) do
     local column = string.sub(field, 2)
     if string.byte(field) == 99 and not acknowledged(column) then
       idle[column] = is_idle(row, cells, column, older)
-      is_idle_row = is_idle_row and idle[column]
     end
   end
   for field in pairs(cells) do
     local column = string.sub(field, 2)
     local observed = string.byte(field) == 99 and acknowledged(column)
-    -- An acknowledgement goes with the cell that it acknowledges.
-    -- An acknowledgement of the whole row goes with the last cell: until then it says what the observer saw of them.
-    local is_done = observed == ROW and is_idle_row or observed ~= ROW and idle[observed]
-    if string.byte(field) == 99 and (idle[column] or (observed and is_done and is_idle(row, cells, column, older))) then
+    -- An acknowledgement goes with the cell that it acknowledges. One of the whole row may go because the base has the
+    -- row as the observer saw it: a flush takes no row that an observer has still to process.
+    local is_processed = observed == ROW or idle[observed]
+    if string.byte(field) == 99 and (idle[column] or (observed and is_processed and is_idle(row, cells, column, older))) then
       gone[#gone + 1] = field
     end
   end

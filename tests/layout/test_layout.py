@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from percolator_core import Database
+from percolator_core.layout.acknowledgements import Ack, TracedWrite, pack_image, unpack_image
 from percolator_core.layout.keys import decode_mark, encode_mark
 from percolator_core.layout.records import MAX_TIMESTAMP, PUT, unpack_lock, unpack_version
 from percolator_core.scripts import _read
@@ -67,3 +69,18 @@ def test_versions_and_locks(  # noqa: PLR0917
     assert reply[12] == stamp + encode_mark(owner, primary)
     assert reply[13] == b"x" + stamp + owner
     assert reply[14] == (b"n" + stamp if kind == 2 else b"l") + owner
+
+
+def test_an_image_comes_back_with_its_nulls() -> None:
+    image = {b"\xff": b"", b"price": b"\x00" * 8, b"note": None}
+    packed = pack_image(image)
+    assert unpack_image(packed) == image
+    assert pack_image(dict(reversed(image.items()))) == packed
+    assert unpack_image(pack_image({})) == {}
+
+
+@pytest.mark.parametrize("writes", [None, (TracedWrite("t", b"row", b"column", PUT),)])
+@pytest.mark.parametrize("image", [None, b"", b"image"])
+def test_an_acknowledgement_comes_back(writes: tuple[TracedWrite, ...] | None, image: bytes | None) -> None:
+    ack = Ack(3, writes, len(writes or ()), image)
+    assert Ack.unpack(ack.pack()) == ack

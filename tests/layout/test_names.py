@@ -341,7 +341,7 @@ def test_what_a_transaction_keeps_is_bounded_in_bytes_of_names(db: Database) -> 
 
 def test_an_acknowledgement_names_so_many_bytes_of_cells() -> None:
     cells = [TracedWrite("t", b"%d" % number, b"c" * MAX_COLUMN, PUT) for number in range(100)]
-    ack = Ack.of(1, cells)
+    ack = Ack(1).traced(cells)
     assert ack.written == 100
     assert ack.writes == tuple(cells[: len(ack.writes or ())])
     assert TRACED_BYTES / 2 < len(ack.pack()) <= TRACED_BYTES + 64

@@ -190,19 +190,33 @@ OBSERVERS = {
         "parse.yaml:5: writes[0]: table 'link' is not declared in chain.yaml; did you mean 'links'?",
     ),
     "no column": (
-        HEAD + "observe: documents\n",
+        HEAD + "observe: documents.\n",
         (
-            "parse.yaml:4: observe: 'documents' names no column; write table.column, such as "
+            "parse.yaml:4: observe: 'documents.' names no column; write table.column, such as "
             "documents.contents"
         ),
     ),
-    "all columns observed": (
-        HEAD + "observe: documents.*\n",
-        ("parse.yaml:4: observe: 'documents.*' is allowed in 'writes' only; name each column here"),
+    "a whole table beside a column": (
+        HEAD + "observe: [documents, documents.contents]\n",
+        (
+            "parse.yaml:4: observe: 'documents' is a whole table, the others are columns; their functions get "
+            "different arguments, so write two observers"
+        ),
+    ),
+    "a weak observer of a whole table": (
+        HEAD + "observe: documents\nmode: weak\n",
+        (
+            "parse.yaml: a weak observer watches notify-only columns, not the whole row; name one, such as "
+            "documents.dirty, or write mode: strong"
+        ),
+    ),
+    "an unknown table": (
+        HEAD + "observe: documnets\n",
+        "parse.yaml:4: observe: table 'documnets' is not declared in chain.yaml; did you mean 'documents'?",
     ),
     "nothing observed": (
         HEAD + "observe: []\n",
-        "parse.yaml:4: observe: names no column; write the table.column that wakes this observer",
+        "parse.yaml:4: observe: names no column; write the table or the table.column that wakes this observer",
     ),
     "column observed twice": (
         HEAD + "observe: [documents.a, documents.a]\n",
@@ -474,7 +488,7 @@ def test_a_file_that_cannot_be_read(project: Project) -> None:
 
 def test_everything_wrong_is_reported_at_once(project: Project) -> None:
     project.write("chain.yaml", "version: 2\nchain: web\ntables: {documents: {tablets: 0}}\n")
-    project.write("a.yaml", "version: 1\nobserver: 7\nobserve: x\nfunction: f\ncolour: red\n")
+    project.write("a.yaml", "version: 1\nobserver: 7\nobserve: x.\nfunction: f\ncolour: red\n")
     project.observer("b", "observe: documents.contents", function="steps:nothing")
     found = [":".join(line.split(":")[:3]) for line in project.complaints()]
     assert sorted(found) == [

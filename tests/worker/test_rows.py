@@ -124,6 +124,26 @@ def test_a_removed_row_has_no_after(rows: Rows) -> None:
     assert (change.before, change.after.price) == (None, 4)
 
 
+@pytest.mark.parametrize("one_call_a_tablet", [False, True])
+def test_a_write_during_the_run_is_the_next_change(rows: Rows, one_call_a_tablet: bool) -> None:
+    rows.db.client.one_call_a_tablet = one_call_a_tablet
+
+    def write(t: ObserverTransaction, change: RowChange) -> None:
+        rows.see(t, change)
+        if len(rows.seen) == 1:
+            with rows.db.transaction() as other:
+                for number in range(8):
+                    other.upsert(Offer(shop="a", item=number, note="late"))
+
+    made = chain_of(watch("typed", write, "offers.*"), tables=(*TABLES, definition_of(Offer)))
+    rows.chain = replace(made, models={"offers": Offer})
+    rows.chain.create_tables(rows.db)
+    rows.commit(price=3)
+    found = {change.key["item"]: change for change in rows.work()}
+    assert found.keys() == set(range(8))
+    assert (found[1].before, found[1].after.note) == (Offer(shop="a", item=1, price=3), "late")
+
+
 def test_a_row_that_came_and_went_before_its_run_is_no_change(rows: Rows) -> None:
     rows.commit(price=3)
     with rows.db.transaction() as t:
@@ -190,6 +210,17 @@ def test_garbage_collection_keeps_what_the_next_run_needs(rows: Rows) -> None:
     for _ in range(2):
         rows.db.collect_garbage(keep=timedelta(0))
     assert is_cold(rows.db, "offers", Offer.row_key(shop="a", item=1))
+
+
+def test_garbage_collection_keeps_the_acknowledgement_of_a_raw_row(rows: Rows) -> None:
+    with rows.db.transaction() as t:
+        t.set("docs", "r", "text", b"1")
+    rows.work()
+    rows.db.collect_garbage(keep=timedelta(0))
+    with rows.db.transaction() as t:
+        t.set("docs", "r", "text", b"2")
+    [change] = rows.work()
+    assert change.before == {"text": b"1"}
 
 
 def test_a_rerun_keeps_the_row_before(rows: Rows) -> None:
@@ -318,6 +349,7 @@ def test_a_row_keeps_what_was_seen_when_it_leaves_the_base(rows: Rows, tmp_path:
     rows.db.set_base(table, None)
     write(4)
     [change] = rows.work()
+    assert change.before is not None
     seen = change.before.price if table == "offers" else int(change.before["price"])
     assert seen == 3
     assert change.columns == {"price"}
@@ -368,7 +400,8 @@ def test_a_trace_shows_the_run_for_the_row(rows: Rows) -> None:
 
 
 def test_a_change_of_the_table_is_no_change_of_the_row(rows: Rows) -> None:
-    rows.chain = replace(rows.chain, models={})  # rows are dicts, because the model does not change
+    # The observer gets dicts, because the model does not change with the table.
+    rows.chain = replace(rows.chain, models={}, tables=TABLES)
     rows.commit(price=3)
     rows.work()
     rows.db.drop_column("offers", "note")
