@@ -32,6 +32,7 @@ RUN = {
     "how-to/large-tables.md": [],
     "how-to/load-files.md": [],
     "how-to/publish.md": [],
+    "how-to/rows.md": [],
     "how-to/secondary-index.md": [],
     "how-to/test.md": [],
     "how-to/trace.md": ["tutorial.md"],
