@@ -32,7 +32,7 @@ picture: venv  ## draw the layers and imports of the packages again, into docs/a
 	@PYTHONPATH=.:plugins .venv/bin/python tools/architecture.py
 
 mutants: venv  ## plant known bugs in a copy and see that a test catches each (ARGS="c f2" for some)
-	@.venv/bin/python tools/mutants.py $(ARGS)
+	@.venv/bin/python tools/mutants.py --record $(ARGS)
 
 torture: venv  ## the long runs, about an hour, into docs/explanation/reliability.md (ARGS="--seed 7" and the like)
 	@.venv/bin/percolator torture bank append --transactions 500000 --kills 250 --seed 2026 \

@@ -56,6 +56,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _takes_long_on_another_version(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     versions = {value for value in parameters.values() if isinstance(value, str)}
-    if item.get_closest_marker("client"):
-        return not versions.isdisjoint({"newest", "system"})
-    return "newest" in versions and (item.path.name in LONG or item.get_closest_marker("slow") is not None)
+    if versions.isdisjoint({"newest", "system"}):
+        return False
+    return item.path.name in LONG or any(item.get_closest_marker(name) for name in ("client", "slow"))

@@ -5,13 +5,19 @@ A mutant is a unified patch. Before its first ``---`` it has a sentence about th
 ``caught-by:`` for each test that must fail. A mutant is caught if exactly these tests fail, by an assertion
 or an error of the library; a patch that merely breaks the code proves nothing. Without the patch the same
 tests must pass.
+
+``caught.json`` has a digest of each mutant that was caught: of its patch, of the files that the patch
+changes, and of the files of its tests. With ``--changed``, only the mutants with another digest are examined,
+and a sample of the others, which differs from day to day.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -21,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -72,6 +79,10 @@ LETTERS = {
 
 AT_ONCE = 2
 
+CAUGHT = FOLDER / "caught.json"
+SAMPLE = 40
+"""Of the mutants that have not changed, ``--changed`` examines this many."""
+
 GUARD = '''\
 """Makes sure that the copy is tested, and nothing else."""
 from pathlib import Path
@@ -102,6 +113,20 @@ class Mutant:
     def letter(self) -> str:
         """The letter of the promise in `LETTERS` that the bug breaks."""
         return self.name[0]
+
+    @property
+    def touched(self) -> list[str]:
+        """The files that the patch changes."""
+        return re.findall(r"^\+\+\+ b/(\S+)", self.patch.read_text(encoding="utf-8"), re.MULTILINE)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the patch, of the files that it changes, and of the files of its tests."""
+        names = sorted({*self.touched, *(test.partition("::")[0] for test in self.tests)})
+        contents = [
+            path.read_bytes() for path in (self.patch, *(ROOT / name for name in names)) if path.exists()
+        ]
+        return hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -148,6 +173,31 @@ def mutants(names: Sequence[str] = ()) -> list[Mutant]:
     return [one for one in found if not names or one.name.startswith(tuple(names))]
 
 
+def changed(every: Sequence[Mutant]) -> list[Mutant]:
+    """Return the mutants whose digest is not that in `CAUGHT`, and a sample of the others."""
+    caught = _caught()
+    known = [one for one in every if caught.get(one.name) == one.digest]
+    today = random.Random(datetime.now(UTC).date().isoformat())
+    again = today.sample(known, min(SAMPLE, len(known)))
+    return [one for one in every if one not in known or one in again]
+
+
+def record(every: Sequence[Mutant], verdicts: Sequence[Verdict]) -> None:
+    """Write into `CAUGHT` the digests of the mutants that were caught; remove those that are gone."""
+    caught = _caught()
+    results = {one.name: one.verdict for one in verdicts}
+    for mutant in every:
+        if results.get(mutant.name) == "caught":
+            caught[mutant.name] = mutant.digest
+    names = {path.stem for path in FOLDER.glob("*.patch")}
+    kept = {name: caught[name] for name in sorted(caught) if name in names}
+    CAUGHT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _caught() -> dict[str, str]:
+    return json.loads(CAUGHT.read_text(encoding="utf-8")) if CAUGHT.exists() else {}
+
+
 def apply(mutant: Mutant, folder: Path) -> str:
     """Plant the bug in the copy; return the fault of the patch, or an empty string."""
     # If the copy is inside another repository, git would relate the paths to that repository and do nothing.
@@ -156,8 +206,7 @@ def apply(mutant: Mutant, folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"stale: {done.stderr.strip().splitlines()[0]}"
-    touched = re.findall(r"^\+\+\+ b/(\S+)", mutant.patch.read_text(encoding="utf-8"), re.MULTILINE)
-    for name in touched:
+    for name in mutant.touched:
         if (folder / name).read_bytes() == (ROOT / name).read_bytes():
             return f"stale: it does not change {name}"
         for compiled in (folder / name).parent.glob(f"__pycache__/{Path(name).stem}.*"):
@@ -292,19 +341,30 @@ def main() -> int:
         "--list", action="store_true", help="print the promise of each letter and its mutants, and end"
     )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    parser.add_argument(
+        "--changed",
+        action="store_true",
+        help="only mutants that have changed since they were caught, and a sample",
+    )
+    parser.add_argument("--record", action="store_true", help="write down which mutants were caught")
     arguments = parser.parse_args()
     chosen = mutants(arguments.names)
+    if arguments.changed:
+        chosen = changed(chosen)
     if arguments.list:
         Console().print(legend(chosen), markup=False)
         return 0
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True) as progress:
         verdicts = examine(chosen, progress)
+    if arguments.record:
+        record(chosen, verdicts)
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(one) for one in verdicts], indent=2) + "\n")
     else:
         Console().print(table(verdicts), markup=False)
-    missing = "" if arguments.names else "".join(sorted(set(LETTERS) - {one.letter for one in verdicts}))
+    is_part = arguments.names or arguments.changed
+    missing = "" if is_part else "".join(sorted(set(LETTERS) - {one.letter for one in verdicts}))
     if missing:
         errors.print(f"no mutant for: {missing}")
     caught = sum(1 for one in verdicts if one.verdict == "caught")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -612,6 +613,29 @@ def test_two_migrations_at_once(connect: Connect) -> None:
     assert check_indexes(db.snapshot(), "items") == []
     assert copy_of(db.catalog.table("items").definition, "n") is None
     assert len(db.tables()) == 3
+
+
+def test_a_step_of_another_migration_refuses_the_snapshot_of_a_copy(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, other = connect(), connect()
+    db.migrate([FIRST])
+    fill(db)
+    db.migrate([model(**FIELDS, stars=(int, 3))])
+    original, overtaken = getattr(type_change.ColumnCopy, "_differing"), list[str]()  # noqa: B009
+
+    def first_the_other(copy: type_change.ColumnCopy, snapshot: Snapshot, *args: Any) -> Any:
+        if not overtaken:
+            overtaken.append("by another client, which has not built the index yet")
+            assert snapshot.start_timestamp
+            replace(copy, db=other, changes=other.schema_changes).run()
+        return original(copy, snapshot, *args)
+
+    monkeypatch.setattr(type_change.ColumnCopy, "_differing", first_the_other)
+    wanted = model(**FIELDS, stars=(Indexed[int], 3))
+    assert [one.kind for one in db.migrate([wanted])] == ["add index"]
+    assert overtaken
+    assert check_indexes(db.snapshot(), "items") == []
 
 
 @pytest.mark.parametrize("step", ["start", "copied", "built"])
