@@ -12,7 +12,7 @@ from sqlglot import expressions as exp
 from percolator_core.schema.types import column_type
 from percolator_core.views.expressions import Compiler, identity
 from percolator_core.views.groups import Argument, Reading, Result, quotient
-from percolator_core.views.kinds import EXACT, family
+from percolator_core.views.kinds import EXACT, NULL, family
 from percolator_core.views.packing import sortable
 from percolator_core.views.typed import Rows, Typed, constant, slots_of
 
@@ -27,7 +27,7 @@ _LISTABLE: Final = {"bool", "int", "float", "str"}
 
 def list_aggregate(node: exp.Expression) -> bool:
     """Return True for ``array_agg(…)[1:n]``."""
-    return isinstance(node, exp.Bracket) and isinstance(node.this, exp.ArrayAgg | exp.Filter)
+    return isinstance(node, exp.Bracket) and isinstance(node.this.unnest(), exp.ArrayAgg | exp.Filter)
 
 
 def is_aggregate(node: exp.Expression) -> bool:
@@ -71,7 +71,7 @@ class Aggregates:
     def add(self, node: exp.Expression, at: int) -> Typed:
         """Return the expression of an aggregate's result, the value at the position ``at`` of a group's row."""
         limit = self._bound(node) if isinstance(node, exp.Bracket) else None
-        call, condition = self._filtered(node.this if isinstance(node, exp.Bracket) else node)
+        call, condition = self._filtered(node.this.unnest() if isinstance(node, exp.Bracket) else node)
         method, parts = _KINDS.get(type(call), (None, ""))
         if method is None or (isinstance(call, exp.ArrayAgg) and limit is None):
             self._refuse(call)
@@ -125,6 +125,8 @@ class Aggregates:
             mend = "it grows without limit: write array_agg(x ORDER BY y)[1:10]"
         elif isinstance(call, exp.GroupConcat):
             mend = "it grows without limit: write array_to_string(array_agg(x ORDER BY y)[1:10], ',')"
+        elif isinstance(call, exp.CountIf):
+            mend = "write count(*) FILTER (WHERE …)"
         elif isinstance(call, exp.First | exp.Last):
             mend = "rows have no order: write any_value, min or max"
         self.compiler.report.refuse(
@@ -279,14 +281,6 @@ def _all_or_any(self: Aggregates, node: Any, condition: Typed | None, _limit: in
     return "bool", True, _slots(typed, condition)
 
 
-def _count_if(self: Aggregates, node: Any, condition: Typed | None, _limit: int | None) -> _Compiled:
-    typed = _value(self, node, node.this, "bool")
-    number, given = self.argument(node.this, typed, condition)
-    given.summed = True
-    self.makers.append(lambda arguments: lambda reading: reading.sums[arguments[number].at + 1])
-    return "int", False, _slots(typed, condition)
-
-
 def _listable(self: Aggregates, node: exp.Expression, typed: Typed) -> None:
     if typed.kind not in _LISTABLE:
         self.compiler.report.refuse(
@@ -345,7 +339,7 @@ def order_keys(compiler: Compiler, order: exp.Expression) -> list[OrderKey]:
     for one in order.expressions:
         compiler.only(one, "this desc nulls_first")
         typed = compiler(one.this)
-        if typed.is_literal or typed.kind == "json":
+        if isinstance(one.this, exp.Literal) or typed.kind in {"json", NULL}:
             compiler.report.refuse(one, "ORDER BY has columns and expressions of them, without JSON")
         found.append(OrderKey(typed, bool(one.args.get("desc")), bool(one.args.get("nulls_first"))))
     return found
@@ -360,6 +354,5 @@ _KINDS: Final[dict[type[exp.Expression], tuple[Callable[..., _Compiled], str]]] 
     exp.AnyValue: (_extreme, "this"),
     exp.LogicalAnd: (_all_or_any, "this"),
     exp.LogicalOr: (_all_or_any, "this"),
-    exp.CountIf: (_count_if, "this"),
     exp.ArrayAgg: (_list, "this"),
 }

@@ -131,7 +131,7 @@ class Compiler:
 
     def mixed(self, node: exp.Expression, parts: Sequence[Typed]) -> list[Typed]:
         """Return the values with their common type; a text literal takes the type of the others."""
-        others = [one for one in parts if not _is_text(one)]
+        others = [one for one in parts if one.kind and not _is_text(one)]
         kind = NULL
         for one in others or parts:
             found = common_kind(kind, one.kind)

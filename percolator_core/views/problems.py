@@ -58,13 +58,12 @@ class Positions:
         self._tokens = tokens
 
     def of(self, node: Expression, word: str = "") -> tuple[int, int]:
-        """Return line and column of the first occurrence of ``word`` in the node, or of the node itself."""
-        start = self._offset(node)
+        """Return line and column of the word that is nearest to the node, or of the node itself."""
+        start = self._offset(node) or 0
         if word:
             words = [one.start for one in self._tokens if one.text.lower() == word.lower()]
-            behind = [one for one in words if start is None or one >= start]
-            start = (behind or words or [start])[0]
-        return self.at(start or 0)
+            start = min(words, key=lambda one: abs(one - start), default=start)
+        return self.at(start)
 
     def at(self, offset: int) -> tuple[int, int]:
         """Return line and column of a character."""
