@@ -1,11 +1,11 @@
-"""Compile aggregates: the arguments that a row gives to its group, and the results that the group's row has."""
+"""Compile aggregates: the arguments that a row gives to its group, and the results of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from sqlglot import expressions as exp
 
@@ -25,19 +25,19 @@ LIST: Final = "list"
 _LISTABLE: Final = {"bool", "int", "float", "str"}
 
 
-def list_aggregate(node: exp.Expression) -> bool:
+def list_aggregate(node: exp.Expr) -> bool:
     """Return True for ``array_agg(…)[1:n]``."""
     return isinstance(node, exp.Bracket) and isinstance(node.this.unnest(), exp.ArrayAgg | exp.Filter)
 
 
-def is_aggregate(node: exp.Expression) -> bool:
+def is_aggregate(node: exp.Expr) -> bool:
     """Return True for the outermost node of an aggregate."""
     if isinstance(node, exp.Window):
         return False
     return isinstance(node, exp.AggFunc | exp.Filter | exp.IgnoreNulls) or list_aggregate(node)
 
 
-def aggregates_in(node: exp.Expression) -> Iterator[exp.Expression]:
+def aggregates_in(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the aggregates in an expression, without those in subqueries and other aggregates."""
     if is_aggregate(node):
         yield node
@@ -68,8 +68,8 @@ class Aggregates:
     makers: list[Callable[[Sequence[Argument]], Result]] = field(default_factory=list)
     _filter: str = ""
 
-    def add(self, node: exp.Expression, at: int) -> Typed:
-        """Return the expression of an aggregate's result, the value at the position ``at`` of a group's row."""
+    def add(self, node: exp.Expr, at: int) -> Typed:
+        """Return the expression of an aggregate's result, the value number ``at`` of a group."""
         limit = self._bound(node) if isinstance(node, exp.Bracket) else None
         call, condition = self._filtered(node.this.unnest() if isinstance(node, exp.Bracket) else node)
         method, parts = _KINDS.get(type(call), (None, ""))
@@ -93,7 +93,7 @@ class Aggregates:
         """Return the functions that encode a row's arguments."""
         return [_reader(one) for one in self.given.values()]
 
-    def _filtered(self, node: exp.Expression) -> tuple[exp.Expression, Typed | None]:
+    def _filtered(self, node: exp.Expr) -> tuple[exp.Expr, Typed | None]:
         condition, self._filter = None, ""
         if isinstance(node, exp.Filter):
             self._filter = identity(node.expression)
@@ -108,18 +108,18 @@ class Aggregates:
             starts = low is None or (isinstance(low, exp.Literal) and low.this == "1")
             if starts and isinstance(high, exp.Literal) and high.this.isdigit():
                 return self._limit(node, high)
-        self.compiler.report.refuse(
+        return self.compiler.report.refuse(
             node, "a list of an aggregate has a limit: write array_agg(x ORDER BY y)[1:10]"
         )
 
-    def _limit(self, node: exp.Expression, count: Any) -> int:
+    def _limit(self, node: exp.Expr, count: Any) -> int:
         if isinstance(count, exp.Literal) and count.this.isdigit() and 1 <= int(count.this) <= MOST_LISTED:
             return int(count.this)
-        self.compiler.report.refuse(
+        return self.compiler.report.refuse(
             node, f"a list of an aggregate has 1 to {MOST_LISTED} values: write such a number"
         )
 
-    def _refuse(self, call: exp.Expression) -> None:
+    def _refuse(self, call: exp.Expr) -> NoReturn:
         mend = "write it with count, sum, avg, min, max, any_value, bool_and, bool_or or array_agg(…)[1:n]"
         if isinstance(call, exp.ArrayAgg):
             mend = "it grows without limit: write array_agg(x ORDER BY y)[1:10]"
@@ -133,7 +133,7 @@ class Aggregates:
             call, f"the aggregate {call.sql('duckdb')[:60]!r} is not supported: {mend}"
         )
 
-    def argument(self, node: exp.Expression, typed: Typed, condition: Typed | None) -> tuple[int, _Given]:
+    def argument(self, node: exp.Expr, typed: Typed, condition: Typed | None) -> tuple[int, _Given]:
         """Return the number of an argument; equal ones are one."""
         key = identity(node), self._filter
         encode = column_type(typed.kind).encode if typed.kind and typed.kind != LIST else None
@@ -158,7 +158,7 @@ def _reader(given: _Given) -> Callable[[Rows], bytes | None]:
     return reader
 
 
-def _value(self: Aggregates, node: exp.Expression, inner: exp.Expression, families: str) -> Typed:
+def _value(self: Aggregates, node: exp.Expr, inner: exp.Expr, families: str) -> Typed:
     typed = self.compiler(inner)
     if typed.kind and family(typed.kind) not in families.split():
         name = node.key
@@ -233,7 +233,8 @@ def _average(self: Aggregates, node: Any, condition: Typed | None, _limit: int |
             return None
         if typed.kind == "float":
             return quotient(reading.sums, at + 1, count)
-        return reading.sums[at + 1] / (count * scale)
+        average: float = reading.sums[at + 1] / (count * scale)
+        return average
 
     self.makers.append(lambda arguments: lambda reading: read(reading, arguments[number].at))
     return "float", True, _slots(typed, condition)
@@ -281,7 +282,7 @@ def _all_or_any(self: Aggregates, node: Any, condition: Typed | None, _limit: in
     return "bool", True, _slots(typed, condition)
 
 
-def _listable(self: Aggregates, node: exp.Expression, typed: Typed) -> None:
+def _listable(self: Aggregates, node: exp.Expr, typed: Typed) -> None:
     if typed.kind not in _LISTABLE:
         self.compiler.report.refuse(
             node, f"a list has values of bool, int, float or str, not {typed.kind}: write a CAST"
@@ -333,7 +334,7 @@ class OrderKey:
         return sortable(encoded, self.descending, self.nulls_first)
 
 
-def order_keys(compiler: Compiler, order: exp.Expression) -> list[OrderKey]:
+def order_keys(compiler: Compiler, order: exp.Expr) -> list[OrderKey]:
     """Return the expressions of an ORDER BY."""
     found = []
     for one in order.expressions:
@@ -345,7 +346,7 @@ def order_keys(compiler: Compiler, order: exp.Expression) -> list[OrderKey]:
     return found
 
 
-_KINDS: Final[dict[type[exp.Expression], tuple[Callable[..., _Compiled], str]]] = {
+_KINDS: Final[dict[type[exp.Expr], tuple[Callable[..., _Compiled], str]]] = {
     exp.Count: (_count, "this big_int"),
     exp.Sum: (_sum, "this"),
     exp.Avg: (_average, "this"),

@@ -100,7 +100,7 @@ def _rest(left: str, right: str) -> Chosen:
     return decimal_kind(max(digits - places, more_digits - more_places) + most, most), rest, ""
 
 
-ARITHMETIC: Final[dict[type[exp.Expression], Callable[[str, str], Chosen]]] = {
+ARITHMETIC: Final[dict[type[exp.Expr], Callable[[str, str], Chosen]]] = {
     exp.Add: _sum(lambda one, other: one + other, EXACT.add, lambda one, other: one + other),
     exp.Sub: _sum(lambda one, other: one - other, EXACT.subtract, lambda one, other: one - other),
     exp.Mul: _product,

@@ -40,7 +40,7 @@ class _Branch:
 class Grouping:
     """The planned groups. ``key`` has the output columns that are the group's key, or none."""
 
-    node: exp.Expression
+    node: exp.Expr
     branches: list[_Branch]
     key: list[str]
     whole: bool
@@ -74,7 +74,7 @@ class Grouping:
         return cls(select.node, branches, found if fits else [], whole)
 
     @classmethod
-    def of_distinct(cls, selects: Selects, linear: list[Linear], node: exp.Expression) -> Grouping:
+    def of_distinct(cls, selects: Selects, linear: list[Linear], node: exp.Expr) -> Grouping:
         """Plan the distinct rows of some branches (UNION)."""
         branches = []
         for one in linear:
@@ -135,7 +135,7 @@ def _padded(definition: TableDefinition, key: Sequence[str]) -> list[str]:
     return [*key, *(one.name for one in definition.value_columns)]
 
 
-def _group_nodes(selects: Selects, select: Select) -> list[exp.Expression]:
+def _group_nodes(selects: Selects, select: Select) -> list[exp.Expr]:
     group = select.node.args.get("group")
     if group is None:
         return []
@@ -145,7 +145,7 @@ def _group_nodes(selects: Selects, select: Select) -> list[exp.Expression]:
     else:
         selects.only(group, "expressions")
         nodes = [_group_node(selects, select, one) for one in group.expressions]
-    found: dict[str, exp.Expression] = {}
+    found: dict[str, exp.Expr] = {}
     for node in nodes:
         if isinstance(node, exp.Literal | exp.Null | exp.Boolean):
             selects.report.refuse(
@@ -155,7 +155,7 @@ def _group_nodes(selects: Selects, select: Select) -> list[exp.Expression]:
     return list(found.values())
 
 
-def _group_node(selects: Selects, select: Select, node: exp.Expression) -> exp.Expression:
+def _group_node(selects: Selects, select: Select, node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
@@ -189,7 +189,7 @@ def _check_distinct(selects: Selects, select: Select) -> None:
         )
 
 
-def _check_key(selects: Selects, node: exp.Expression, typed: Typed) -> None:
+def _check_key(selects: Selects, node: exp.Expr, typed: Typed) -> None:
     if typed.kind == "json":
         selects.report.refuse(
             node, "JSON values have no equality, so they make no groups: leave the column out"
@@ -202,7 +202,7 @@ def _at(number: int, typed: Typed) -> Typed:
     return Typed(typed.kind, typed.nullable, lambda rows: rows[0][number], typed.slots)
 
 
-def _branch(selects: Selects, select: Select, part: Part, keys: list[exp.Expression]) -> _Branch:
+def _branch(selects: Selects, select: Select, part: Part, keys: list[exp.Expr]) -> _Branch:
     report = selects.report
     compiler = Compiler(report, Scope(report, part), selects.python)
     typed = []
@@ -241,7 +241,7 @@ def _outside(selects: Selects) -> Callable[[exp.Column], Typed]:
     def refuse(node: Any) -> NoReturn:
         selects.report.refuse(
             node,
-            f"{node.name!r} is neither in GROUP BY nor in an aggregate: add it to GROUP BY, or write any_value(…)",
+            f"{node.name!r} is neither in GROUP BY nor in an aggregate: add it, or write any_value(…)",
         )
 
     return refuse

@@ -1,9 +1,9 @@
 """Groups with aggregates: their state, and the arithmetic of its deltas.
 
 The state of a group is a list of ints that are added up: the number of rows, and for each argument of
-aggregates the number of values and their sum. A decimal is added as an int. A float is added as a multiple of
-2**-1074, which every finite float is, and the sum is rounded once, when it is read: so it depends on no order,
-and taking back is exact. Infinities and NaN are counted apart.
+aggregates the number of values and their sum. A decimal is added as an int. A float is added as a multiple
+of 2**-1074, which every finite float is, and the sum is rounded once, when it is read. So it depends on no
+order, and taking back is exact. Infinities and NaN are counted apart.
 
 `min`, `max`, `count(DISTINCT)` and lists need all values, which are in a multiset beside the state. The state
 has the number of different values, the smallest and the largest value, so that most changes read nothing of
@@ -21,7 +21,7 @@ from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.views.output import Cells, Encoder, named
-from percolator_core.views.packing import pack, split_sortable, unpack
+from percolator_core.views.packing import Packable, pack, split_sortable, unpack
 from percolator_core.views.sinks import WHOLE, Multiset
 from percolator_core.views.typed import Typed
 
@@ -123,9 +123,9 @@ class Applied(NamedTuple):
 class GroupSink:
     """One row of the view for each group.
 
-    ``key_kinds`` are the types of the group's expressions. ``outputs`` and ``having`` are expressions over one
-    row, which has the group's values and then the ``results``. If ``whole`` is True, there is one group, which
-    exists without rows, too.
+    ``key_kinds`` are the types of the group's expressions. ``outputs`` and ``having`` are expressions over
+    one row, which has the group's values and then the ``results``. If ``whole`` is True, there is one group,
+    which exists without rows, too.
     """
 
     definition: TableDefinition
@@ -148,7 +148,7 @@ class GroupSink:
         _, *values = unpack(contribution)
         sums = self._zeros()
         sums[0] = sign
-        counts = []
+        counts: list[Packable] = []
         for number, (argument, value) in enumerate(zip(self.arguments, values, strict=True)):
             if value is not None:
                 argument.add(sums, value, sign)
@@ -165,7 +165,7 @@ class GroupSink:
             sums = [one + other for one, other in zip(sums, more, strict=True)]
             for number, value, count in changes:
                 counts[number, value] = counts.get((number, value), 0) + count
-        left = [[*key, count] for key, count in sorted(counts.items()) if count]
+        left: list[Packable] = [[*key, count] for key, count in sorted(counts.items()) if count]
         return pack([sums, left]) if left or any(sums) else None
 
     def apply(self, key: bytes, state: bytes | None, delta: bytes, multiset: Multiset) -> Applied:
@@ -257,7 +257,8 @@ class _Nothing:
     def add(self, changes: Any) -> dict[tuple[int, bytes], int]:
         raise NotImplementedError
 
-    def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:  # noqa: ARG002
+    def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
+        del argument, limit
         return []
 
     last = first

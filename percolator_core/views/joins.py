@@ -7,7 +7,7 @@ row. An inner join that is written the other way round is turned: the branch the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlglot import expressions as exp
 
@@ -27,7 +27,7 @@ class Joined:
     alias: str
     definition: TableDefinition | None
     node: exp.Join | None = None
-    conjuncts: list[exp.Expression] = field(default_factory=list)
+    conjuncts: list[exp.Expr] = field(default_factory=list)
 
     @property
     def is_left(self) -> bool:
@@ -39,10 +39,10 @@ class Joined:
 class _Equal:
     """An equality of a column with a column of another table, or with a constant."""
 
-    node: exp.Expression
+    node: exp.Expr
     alias: str
     column: str
-    other: exp.Expression
+    other: exp.Expr
     other_alias: str
 
 
@@ -67,30 +67,26 @@ class Joins:
             inner += 1
         pooled = [pair for one in self._items[1:inner] for pair in equal[id(one)]]
         roots = self._items[:inner] if self._items[0].definition is not None else self._items[:1]
-        for root in roots:
-            steps = self._from(root, self._items[:inner], pooled)
-            if steps is not None:
-                break
-        else:
-            node = self._items[1].node
-            assert node is not None
-            self._refuse_key(node, self._items[1])
+        found = (self._from(root, self._items[:inner], pooled) for root in roots)
+        steps = next((one for one in found if one is not None), None)
+        if steps is None:
+            self._refuse_key(self._items[1])
         for one in self._items[inner:]:
             pairs = equal[id(one)] if one.is_left else pooled + equal[id(one)]
             used = _key_of(one, pairs, {step.joined.alias for step in steps})
             if used is None:
-                assert one.node is not None
-                self._refuse_key(one.node, one)
+                self._refuse_key(one)
             steps.append(_Step(one, used))
         return steps
 
-    def _refuse_key(self, node: exp.Join, joined: Joined) -> None:
+    def _refuse_key(self, joined: Joined) -> NoReturn:
         assert joined.definition is not None
+        assert joined.node is not None
         key = ", ".join(joined.definition.key)
         self._report.refuse(
-            node,
-            f"a table is joined by its whole primary key, that of {joined.definition.name} is ({key}): write "
-            f"ON {' AND '.join(f'{joined.alias}.{name} = …' for name in joined.definition.key)}, with columns "
+            joined.node,
+            f"a table is joined by its whole primary key, and {joined.definition.name} has ({key}): write ON "
+            f"{' AND '.join(f'{joined.alias}.{name} = …' for name in joined.definition.key)}, with columns "
             "of one other table and of the same types",
         )
 

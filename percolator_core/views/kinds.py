@@ -223,9 +223,7 @@ _CASTS: Final[dict[tuple[str, str], Convert]] = {
 
 
 def cast(source: str, target: str) -> Convert | None:
-    """Return the conversion of CAST; None if there is none. It raises ValueError for a value that has no
-    equivalent.
-    """
+    """Return the conversion of CAST; None if there is none. It raises ValueError where a value has none."""
     if family(target) == "decimal":
         return _cast_to_decimal(source, target)
     return widening(source, target) or _CASTS.get((family(source), target))
@@ -276,4 +274,4 @@ def sort_key(kind: str) -> Convert | None:
     """Return the function to compare values with, None for the values themselves. NaN is above all floats."""
     if family(kind) != "float":
         return None
-    return lambda value: (1, 0.0) if value != value else (0, value)  # noqa: PLR0124 - a test for NaN
+    return lambda value: (1, 0.0) if math.isnan(value) else (0, value)

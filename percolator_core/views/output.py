@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Optional
 from uuid import UUID
 
 from pydantic import Field, create_model
@@ -67,11 +68,8 @@ def view_model(definition: TableDefinition) -> type[Table]:
         if kind.digits:
             annotation = Annotated[Decimal, Field(max_digits=kind.digits, decimal_places=kind.places)]
         if column.name in definition.key:
-            fields[column.name] = (PrimaryKey[annotation], ...)
-        elif column.nullable:
-            fields[column.name] = (annotation | None if annotation is not Any else Any | None, None)
-        else:
-            fields[column.name] = (annotation, ...)
+            annotation = operator.getitem(PrimaryKey, annotation)
+        fields[column.name] = (Optional[annotation], None) if column.nullable else (annotation, ...)  # noqa: UP045
     # The fields of a model stand in the order of the columns, but its key in the order of the fields.
     ordered = {name: fields[name] for name in (*definition.key, *fields)}
     title = "".join(part.capitalize() for part in definition.name.split("_")) or "View"

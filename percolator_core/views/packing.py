@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from percolator_core.schema.row_keys import END, ESCAPED, ZERO
 
-Packable: TypeAlias = "bytes | int | None | Sequence[Packable]"
+Packable: TypeAlias = "bytes | int | Sequence[Packable] | None"
 
 _NULL: Final = 0
 _BYTES: Final = 1

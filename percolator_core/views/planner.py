@@ -55,7 +55,7 @@ class Parsed:
             self._create(self._statement(sql), name)
         self.report.raise_if_any(label)
 
-    def _statement(self, sql: str) -> exp.Expression:
+    def _statement(self, sql: str) -> exp.Expr:
         try:
             found = [one for one in sqlglot.parse(sql, dialect="duckdb") if one is not None]
         except ParseError as error:
@@ -72,7 +72,7 @@ class Parsed:
             )
         return found[0]
 
-    def _create(self, node: exp.Expression, name: str) -> None:
+    def _create(self, node: exp.Expr, name: str) -> None:
         if not isinstance(node, exp.Create) or node.args.get("kind") != "VIEW":
             self._refuse(node, "the file has a view: write CREATE VIEW name AS SELECT …")
         for word, value in node.args.items():
@@ -86,9 +86,9 @@ class Parsed:
                 table, f"the view of this file is {name!r}, not {table.name!r}: rename one of them"
             )
         self.name: str = table.name
-        self.query: exp.Expression = node.expression
+        self.query: exp.Expr = node.expression
 
-    def _refuse(self, node: exp.Expression, what: str) -> NoReturn:
+    def _refuse(self, node: exp.Expr, what: str) -> NoReturn:
         self.report.refuse(node, what, "create")
 
     @property
@@ -158,7 +158,7 @@ class _Planner:
         return self._rows([Linear(part, self._selects.outputs(select, part)) for part in select.parts], query)
 
     def _union(self, query: exp.Union) -> ViewPlan:
-        sides: list[exp.Expression] = [query]
+        sides: list[exp.Expr] = [query]
         while isinstance(sides[0], exp.Union) and sides[0].args.get("distinct"):
             self._selects.only(sides[0], "this expression distinct")
             sides[:1] = [sides[0].this, sides[0].expression]
@@ -167,7 +167,7 @@ class _Planner:
         linear = [one for side in sides for one in self._selects.linear(side)]
         return self._grouped(Grouping.of_distinct(self._selects, self._selects.unified(query, linear), query))
 
-    def _rows(self, linear: list[Linear], query: exp.Expression) -> ViewPlan:
+    def _rows(self, linear: list[Linear], query: exp.Expr) -> ViewPlan:
         if len(linear) > 1:
             linear = self._selects.unified(query, linear)
         outputs = self._outputs(linear[0].columns, query)
@@ -212,7 +212,7 @@ class _Planner:
         assert definition is not None
         return self._finish(definition, TopSink(definition, limit), contributes, columns)
 
-    def _window(self, node: exp.Expression) -> tuple[exp.Window, int]:
+    def _window(self, node: exp.Expr) -> tuple[exp.Window, int]:
         while isinstance(node, exp.Paren):
             node = node.this
         fits = isinstance(node, exp.LTE | exp.LT | exp.EQ) and isinstance(node.this, exp.Window)
@@ -240,7 +240,7 @@ class _Planner:
         contributes = grouping.contributes(definition)
         return self._finish(definition, sink, contributes, grouping.lineage)
 
-    def _outputs(self, columns: Mapping[str, Typed], node: exp.Expression) -> list[OutputColumn]:
+    def _outputs(self, columns: Mapping[str, Typed], node: exp.Expr) -> list[OutputColumn]:
         self._report.stop_if_any()
         for name, typed in columns.items():
             if typed.kind == NULL:
@@ -252,7 +252,7 @@ class _Planner:
         return [OutputColumn(name, one.kind, one.nullable) for name, one in columns.items()]
 
     def _definition(
-        self, outputs: Sequence[OutputColumn], key: Sequence[str], node: exp.Expression
+        self, outputs: Sequence[OutputColumn], key: Sequence[str], node: exp.Expr
     ) -> TableDefinition:
         try:
             return view_definition(self._parsed.name, outputs, key)

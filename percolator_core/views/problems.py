@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 from percolator_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expression
-    from sqlglot.tokens import Token
+    from sqlglot.expressions import Expr
+    from sqlglot.tokenizer_core import Token
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -57,7 +57,7 @@ class Positions:
         self._sql = sql
         self._tokens = tokens
 
-    def of(self, node: Expression, word: str = "") -> tuple[int, int]:
+    def of(self, node: Expr, word: str = "") -> tuple[int, int]:
         """Return line and column of the word that is nearest to the node, or of the node itself."""
         start = self._offset(node) or 0
         if word:
@@ -70,8 +70,8 @@ class Positions:
         return self._sql.count("\n", 0, offset) + 1, offset - self._sql.rfind("\n", 0, offset)
 
     @staticmethod
-    def _offset(node: Expression) -> int | None:
-        one: Expression | None = node
+    def _offset(node: Expr) -> int | None:
+        one: Expr | None = node
         while one is not None:
             found = [part.meta["start"] for part in one.walk() if "start" in part.meta]
             if found:
@@ -87,7 +87,7 @@ class Report:
         self.positions = positions
         self.problems: list[Problem] = []
 
-    def refuse(self, node: Expression, what: str, word: str = "") -> NoReturn:
+    def refuse(self, node: Expr, what: str, word: str = "") -> NoReturn:
         """Raise `Refusal` with the place of the node, or of the word in it."""
         raise Refusal(Problem(*self.positions.of(node, word), what))
 

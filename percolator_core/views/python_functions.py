@@ -25,8 +25,8 @@ class ViewFunction:
     """A Python function for views. It must return the same value for the same arguments, always.
 
     ``parameters`` are the types of the arguments and whether each may be None. If an argument is null and may
-    not be None, the result is null, and the function is not called. ``revision`` is a text of the author's: with
-    another revision, views that call the function are filled anew.
+    not be None, the result is null, and the function is not called. ``revision`` is a text of the author's:
+    with another revision, views that call the function are filled anew.
     """
 
     name: str

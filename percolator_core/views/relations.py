@@ -111,7 +111,7 @@ class Scope:
         exact = [one for one in found if one[1] == node.name]
         return exact or found
 
-    def all_columns(self, node: exp.Expression, table: str = "") -> list[tuple[str, str]]:
+    def all_columns(self, node: exp.Expr, table: str = "") -> list[tuple[str, str]]:
         """Return the columns of ``*``, or of ``table.*``."""
         found = [
             (alias, name)

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from sqlglot import expressions as exp
 
+from percolator_core.views.compiling import Compiling
 from percolator_core.views.kinds import EXACT, NULL, cast, digits_of, family, half_away, int64, sort_key
 from percolator_core.views.problems import Report
+from percolator_core.views.texts import left, lower, pattern_of, replaced, right, substring, upper
 from percolator_core.views.typed import Rows, Typed, combined, constant, mapped, slots_of
-
-if TYPE_CHECKING:
-    from percolator_core.views.expressions import Compiler
 
 
 class Call(NamedTuple):
     """A call of a function with its compiled arguments."""
 
     report: Report
-    node: exp.Expression
+    node: exp.Expr
     given: list[Typed]
-    compiler: Compiler
+    compiler: Compiling
 
     def refuse(self, what: str) -> NoReturn:
         """Refuse the call."""
@@ -57,83 +54,19 @@ class Function:
     compile: Callable[[Call], Typed]
     parts: str
 
-    def arguments(self, node: exp.Expression) -> list[exp.Expression]:
+    def arguments(self, node: exp.Expr) -> list[exp.Expr]:
         """Return the arguments in order."""
-        found: list[exp.Expression] = []
+        found: list[exp.Expr] = []
         for name in self.parts.split():
             one = node.args.get(name)
             if isinstance(one, list):
                 found += one
-            elif isinstance(one, exp.Expression) and not isinstance(one, exp.Var):
+            elif isinstance(one, exp.Expr) and not isinstance(one, exp.Var):
                 found.append(one)
         return found
 
 
-def _upper(char: str) -> str:
-    for other in (char.upper(), char.title()):
-        if len(other) == 1:
-            return other
-    return {"ß": "ẞ"}.get(char, char)
-
-
-def upper(text: str) -> str:
-    """Return the text with each letter replaced by one capital letter."""
-    return text.upper() if text.isascii() else "".join(map(_upper, text))
-
-
-def lower(text: str) -> str:
-    """Return the text with each letter replaced by one small letter."""
-    if text.isascii():
-        return text.lower()
-    return "".join("i" if char == "İ" else char.lower() for char in text)
-
-
-def substring(text: str, start: int, length: int | None = None) -> str:
-    """Return a part of a text by DuckDB's rules: from 1 on, negative from the end, a negative length goes
-    backwards.
-    """
-    count = len(text)
-    begin = start - 1 if start > 0 else max(count + start, 0) if start < 0 else -1
-    if start < 0 and count + start < 0 and length is not None and length > 0:
-        # The missing characters before the text count.
-        length = max(length + count + start, 0)
-    if start == 0 and length is None:
-        begin = 0
-    if length is None:
-        return text[max(begin, 0) :]
-    low, high = (begin, begin + length) if length >= 0 else (begin + length, begin)
-    return text[max(low, 0) : max(high, 0)]
-
-
-def left(text: str, count: int) -> str:
-    """Return the first characters, or all but the last ones."""
-    return text[:count] if count >= 0 else text[: max(len(text) + count, 0)]
-
-
-def right(text: str, count: int) -> str:
-    """Return the last characters, or all but the first ones."""
-    if count >= 0:
-        return text[max(len(text) - count, 0) :]
-    return text[-count:]
-
-
-@lru_cache(maxsize=1000)
-def _pattern(pattern: str, escape: str, ignore_case: bool) -> re.Pattern[str]:
-    found, at = [], 0
-    while at < len(pattern):
-        char = pattern[at]
-        if escape and char == escape:
-            at += 1
-            if at == len(pattern):
-                raise ValueError("a pattern of LIKE must not end with the escape character")
-            found.append(re.escape(pattern[at]))
-        else:
-            found.append({"%": ".*", "_": "."}.get(char) or re.escape(char))
-        at += 1
-    return re.compile("".join(found), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
-
-
-def like(report: Report, node: exp.Expression, text: Typed, pattern: Typed, escape: str = "") -> Typed:
+def like(report: Report, node: exp.Expr, text: Typed, pattern: Typed, escape: str = "") -> Typed:
     """Return LIKE, ILIKE, and their negations."""
     for one in (text, pattern):
         if one.kind not in {"str", NULL}:
@@ -146,11 +79,11 @@ def like(report: Report, node: exp.Expression, text: Typed, pattern: Typed, esca
     def test(value: str, by: str) -> bool:
         if ignore_case:
             value, by = lower(value), lower(by)
-        return bool(_pattern(by, escape, False).fullmatch(value)) is wanted
+        return bool(pattern_of(by, escape).fullmatch(value)) is wanted
 
     if pattern.is_literal and pattern.literal is not None:
         try:
-            _pattern(pattern.literal, escape, False)
+            pattern_of(pattern.literal, escape)
         except ValueError as error:
             report.refuse(node, f"{error}: double it")
     return combined([text, pattern], "bool", test)
@@ -371,16 +304,12 @@ _TRUNCATED: Final[dict[str, Callable[[datetime], datetime]]] = {
 }
 
 
-def _replace(text: str, old: str, new: str) -> str:
-    return text.replace(old, new) if old else text
-
-
 def _of(compile_: Callable[[Call], Typed], parts: str) -> Function:
     return Function(compile_, parts)
 
 
 _TEXTS: Final = "this expression"
-FUNCTIONS: Final[dict[type[exp.Expression] | str, Function]] = {
+FUNCTIONS: Final[dict[type[exp.Expr] | str, Function]] = {
     exp.Lower: _of(_simple("str", lower, "str"), "this"),
     exp.Upper: _of(_simple("str", upper, "str"), "this"),
     exp.Length: _of(_simple("int", len, "str"), "this"),
@@ -388,7 +317,7 @@ FUNCTIONS: Final[dict[type[exp.Expression] | str, Function]] = {
     exp.Substring: _of(_simple("str", substring, "str", "int", "int"), "this start length"),
     exp.Left: _of(_simple("str", left, "str", "int"), _TEXTS),
     exp.Right: _of(_simple("str", right, "str", "int"), _TEXTS),
-    exp.Replace: _of(_simple("str", _replace, "str", "str", "str"), "this expression replacement"),
+    exp.Replace: _of(_simple("str", replaced, "str", "str", "str"), "this expression replacement"),
     exp.StartsWith: _of(_simple("bool", str.startswith, "str", "str"), _TEXTS),
     exp.Contains: _of(_simple("bool", lambda text, part: part in text, "str", "str"), _TEXTS),
     exp.StrPosition: _of(_simple("int", lambda text, part: text.find(part) + 1, "str", "str"), "this substr"),

@@ -13,6 +13,7 @@ from percolator_core.views.aggregates import aggregates_in
 from percolator_core.views.expressions import Compiler, identity
 from percolator_core.views.joins import Joined, Joins, build
 from percolator_core.views.kinds import NULL, common_kind
+from percolator_core.views.names import column_of, conjuncts, named, same, wrapped
 from percolator_core.views.problems import Report
 from percolator_core.views.python_functions import ViewFunction, caller
 from percolator_core.views.relations import Part, Scope, near
@@ -37,7 +38,7 @@ class Selected(NamedTuple):
     """A column of a SELECT list."""
 
     name: str
-    node: exp.Expression
+    node: exp.Expr
 
 
 @dataclass
@@ -77,9 +78,9 @@ class Selects:
         self.report = report
         self.python = caller(report, functions)
         self._tables = {name.lower(): one for name, one in tables.items()}
-        self._ctes: dict[str, exp.Expression] = {}
+        self._ctes: dict[str, exp.Expr] = {}
 
-    def define(self, query: exp.Expression) -> None:
+    def define(self, query: exp.Expr) -> None:
         """Take the CTEs of a query."""
         ctes = query.args.get("with_")
         if ctes is None:
@@ -92,7 +93,7 @@ class Selects:
             self._ctes[one.alias.lower()] = one.this
         query.set("with_", None)
 
-    def linear(self, query: exp.Expression) -> list[Linear]:
+    def linear(self, query: exp.Expr) -> list[Linear]:
         """Return the branches of a query without groups."""
         self.define(query)
         if isinstance(query, exp.Subquery):
@@ -117,7 +118,7 @@ class Selects:
             found += self.linear(side)
         return self.unified(query, found)
 
-    def unified(self, query: exp.Expression, found: list[Linear]) -> list[Linear]:
+    def unified(self, query: exp.Expr, found: list[Linear]) -> list[Linear]:
         """Return branches whose columns have the names of the first one, and common types."""
         self.report.stop_if_any()
         names = list(found[0].columns)
@@ -182,7 +183,7 @@ class Selects:
                     part.conditions.append(compiler.condition(where.this))
         return Select(node, parts, columns)
 
-    def only(self, node: exp.Expression, parts: str) -> None:
+    def only(self, node: exp.Expr, parts: str) -> None:
         """Refuse a node with other parts than these."""
         Compiler(self.report, lambda _node: None, self.python).only(node, parts)  # type: ignore[arg-type, return-value]
 
@@ -219,7 +220,7 @@ class Selects:
             seen.add(name.lower())
         return found
 
-    def _column(self, node: exp.Expression, scope: Scope) -> Selected:
+    def _column(self, node: exp.Expr, scope: Scope) -> Selected:
         inner = node.this if isinstance(node, exp.Alias) else node
         self._qualify(inner, scope, [])
         if isinstance(node, exp.Alias):
@@ -230,7 +231,7 @@ class Selects:
         text = inner.sql("duckdb")[:60]
         return self.report.refuse(node, f"{text!r} has no name: write AS and a name after it")
 
-    def _star(self, node: exp.Expression, scope: Scope) -> list[Selected]:
+    def _star(self, node: exp.Expr, scope: Scope) -> list[Selected]:
         star: Any = node if isinstance(node, exp.Star) else node.this
         for name in ("replace", "rename", "except_condition"):
             if star.args.get(name):
@@ -241,12 +242,12 @@ class Selects:
         if unknown:
             self.report.refuse(node, f"EXCLUDE: there is no column {min(unknown)!r}")
         return [
-            Selected(name, _named(alias, name, node))
+            Selected(name, named(alias, name, node))
             for alias, name in columns
             if name.lower() not in excluded
         ]
 
-    def _qualify(self, node: exp.Expression, scope: Scope, columns: list[Selected]) -> None:
+    def _qualify(self, node: exp.Expr, scope: Scope, columns: list[Selected]) -> None:
         """Write alias and name for each column; names of the SELECT list stand for their expressions."""
         by_name = {one.name.lower(): one.node for one in columns}
         for one in list(node.find_all(exp.Column)):
@@ -254,13 +255,13 @@ class Selects:
             if alias is not None:
                 candidates = scope.candidates(one)
                 if not candidates:
-                    one.replace(_wrapped(alias))
+                    one.replace(wrapped(alias))
                     continue
-                if identity(alias) not in [identity(_named(*each, one)) for each in candidates]:
+                if identity(alias) not in [identity(named(*each, one)) for each in candidates]:
                     self.report.refuse(
                         one, f"{one.name!r} is a column and a name of the SELECT list: use different names"
                     )
-            made = _named(*scope.locate(one), one)
+            made = named(*scope.locate(one), one)
             one.set("table", made.args["table"])
             one.set("this", made.this)
 
@@ -278,10 +279,7 @@ class Selects:
                     one.node or first, f"{one.alias!r} is there twice: write AS and another name"
                 )
             seen.add(one.alias.lower())
-        if items[0].definition is None:
-            bases = self._subquery(first, items[0].alias)
-        else:
-            bases = []
+        bases = self._subquery(first, items[0].alias) if items[0].definition is None else []
         if not joins:
             return bases or [self._table_part(items[0])]
         names = Part()
@@ -353,7 +351,7 @@ class Selects:
             linear = self.linear(node.this)
         self.report.stop_if_any()
         for one in linear:
-            one.part.relations = {alias: {name: _same(typed) for name, typed in one.columns.items()}}
+            one.part.relations = {alias: {name: same(typed) for name, typed in one.columns.items()}}
             one.part.merged = set()
         return [one.part for one in linear]
 
@@ -367,47 +365,14 @@ class Selects:
             on = item.node.args.get("on")
             if on is not None:
                 self._qualify(on, scope, [])
-                item.conjuncts = list(_conjuncts(item.node.args["on"]))
+                item.conjuncts = list(conjuncts(item.node.args["on"]))
             for using in item.node.args.get("using") or ():
                 before = Part(relations={one.alias: names.relations[one.alias] for one in items[:number]})
                 before.merged = merged
-                column = _column(using)
+                column = column_of(using)
                 here = Part(relations={item.alias: names.relations[item.alias]})
-                left = _named(*Scope(self.report, before).locate(column), using)
+                left = named(*Scope(self.report, before).locate(column), using)
                 right = Scope(self.report, here).locate(column)
-                item.conjuncts.append(exp.EQ(this=left, expression=_named(*right, using)))
+                item.conjuncts.append(exp.EQ(this=left, expression=named(*right, using)))
                 merged.add(right)
         return merged
-
-
-def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
-    if isinstance(node, exp.Paren):
-        return _conjuncts(node.this)
-    if isinstance(node, exp.And):
-        return [*_conjuncts(node.this), *_conjuncts(node.expression)]
-    return [node]
-
-
-def _same(typed: Typed) -> Any:
-    return lambda: typed
-
-
-def _column(identifier: Any) -> exp.Column:
-    found = exp.Column(this=identifier.copy())
-    found.this.meta.update(identifier.meta)
-    return found
-
-
-def _named(alias: str, name: str, place: exp.Expression) -> exp.Column:
-    """Return a column with its alias, at the place of another node."""
-    found = exp.column(name, table=alias, quoted=True)
-    source = place.find(exp.Identifier) or place
-    found.this.meta.update(
-        {one: source.meta[one] for one in ("line", "col", "start", "end") if one in source.meta}
-    )
-    return found
-
-
-def _wrapped(node: exp.Expression) -> exp.Expression:
-    copied = node.copy()
-    return copied if isinstance(copied, exp.Column) else exp.Paren(this=copied)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.views.output import Cells, packed_row, unpacked_row
-from percolator_core.views.packing import pack, unpack
+from percolator_core.views.packing import Packable, pack, unpack
 
 Change = tuple[bytes, Cells | None]
 """The row key of a row of the view, and its new cells; None removes the row."""
@@ -26,7 +26,7 @@ class Multiset(Protocol):
         """Add to the counts of ``(argument, value)``, and return all new counts. A count of 0 is no entry."""
 
     def first(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
-        """Return the ``limit`` smallest values with their counts, in ascending order; own changes are seen."""
+        """Return the ``limit`` smallest values with their counts, in ascending order, after `add`."""
 
     def last(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
         """Return the ``limit`` largest values with their counts, in descending order."""
@@ -39,7 +39,7 @@ class Ranking(Protocol):
         """Set the values of entries; None removes an entry."""
 
     def first(self, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Return the ``limit`` smallest entries with their values, in ascending order; own changes are seen."""
+        """Return the ``limit`` smallest entries with their values, in ascending order, after `put`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ class TopSink:
         for delta in deltas:
             for entry, row, count in unpack(delta):
                 counts[entry, row] = counts.get((entry, row), 0) + count
-        left = [[entry, row, count] for (entry, row), count in sorted(counts.items()) if count]
+        left: list[Packable] = [
+            [entry, row, count] for (entry, row), count in sorted(counts.items()) if count
+        ]
         return pack(left) if left else None
 
     def apply(self, delta: bytes, ranking: Ranking) -> list[Change]:

@@ -95,3 +95,8 @@ def slots_of(parts: Sequence[Typed]) -> frozenset[Slot]:
 def non_null(one: Typed) -> Typed:
     """Return the expression as one that is never null."""
     return replace(one, nullable=False)
+
+
+def is_text(one: Typed) -> bool:
+    """Return True for a text literal, which takes the type of what it is compared with."""
+    return one.is_literal and one.kind == "str"

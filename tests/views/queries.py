@@ -47,7 +47,9 @@ def value(rnd: Random, kind: str) -> Any:
             return rnd.choice([0, 1, 2, 3, -1, -7, 10, 1 << 40])
         case "float":
             special = [float("inf"), float("-inf"), float("nan")]
-            return rnd.choice([0.0, -0.0, 0.5, 1.0, -2.5, 1.125, 3.0, 1e6, *special[: rnd.choice([0, 0, 0, 3])]])
+            return rnd.choice(
+                [0.0, -0.0, 0.5, 1.0, -2.5, 1.125, 3.0, 1e6, *special[: rnd.choice([0, 0, 0, 3])]]
+            )
         case "str":
             return rnd.choice(_WORDS)
         case "bool":
@@ -58,7 +60,9 @@ def value(rnd: Random, kind: str) -> Any:
             start = datetime(2024, 12, 30, 23, tzinfo=UTC)
             return start + timedelta(minutes=rnd.randrange(200) * 37, microseconds=rnd.choice([0, 5000]))
         case _:
-            return rnd.choice([Decimal("0.00"), Decimal("1.50"), Decimal("-2.25"), Decimal("0.05"), Decimal("999.99")])
+            return rnd.choice(
+                [Decimal("0.00"), Decimal("1.50"), Decimal("-2.25"), Decimal("0.05"), Decimal("999.99")]
+            )
 
 
 def row(rnd: Random, definition: TableDefinition, key: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +88,17 @@ def literal(rnd: Random, kind: str) -> str:
         case "datetime":
             return f"TIMESTAMPTZ '{found}'"
         case "float":
-            return f"CAST('{found}' AS DOUBLE)" if rnd.random() < 0.3 else f"{rnd.choice([0.5, 2.0, 1.25])}::DOUBLE"
+            return (
+                f"CAST('{found}' AS DOUBLE)"
+                if rnd.random() < 0.3
+                else f"{rnd.choice([0.5, 2.0, 1.25])}::DOUBLE"
+            )
         case "bool":
             return str(found).upper()
         case _:
-            return str(rnd.choice([0, 1, 2, 3, -1]) if kind == "int" else rnd.choice(["1.5", "0.25", "-2.00"]))
+            return str(
+                rnd.choice([0, 1, 2, 3, -1]) if kind == "int" else rnd.choice(["1.5", "0.25", "-2.00"])
+            )
 
 
 @dataclass
@@ -164,7 +174,9 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"replace({sub('str')}, 'a', {sub('str')})",
             lambda: f"left({sub('str')}, {rnd.randrange(-2, 3)})",
             lambda: f"concat({sub('str')}, {sub('str')})",
-            lambda: f"CAST({sub(rnd.choice(['int', 'bool', 'date', 'decimal(9,2)', 'datetime']))} AS VARCHAR)",
+            lambda: (
+                f"CAST({sub(rnd.choice(['int', 'bool', 'date', 'decimal(9,2)', 'datetime']))} AS VARCHAR)"
+            ),
         ],
         "bool": [
             lambda: f"({sub(any_kind)} {rnd.choice(['=', '<>', '<', '<=', '>', '>='])} {sub(any_kind)})",
@@ -174,11 +186,17 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"(NOT {sub('bool')})",
             lambda: f"({sub(any_kind)} IS {rnd.choice(['', 'NOT '])}NULL)",
             lambda: f"({sub('bool')} IS {rnd.choice(['TRUE', 'NOT TRUE', 'FALSE', 'NOT FALSE'])})",
-            lambda: f"({sub(any_kind)} {rnd.choice(['IN', 'NOT IN'])} ({sub(any_kind)}, {literal(rnd, any_kind)}, "
-            f"{rnd.choice(['NULL', literal(rnd, any_kind)])}))",
-            lambda: f"({sub(any_kind)} {rnd.choice(['', 'NOT '])}BETWEEN {sub(any_kind)} AND {sub(any_kind)})",
-            lambda: f"({sub('str')} {rnd.choice(['', 'NOT '])}LIKE {rnd.choice(['sub', 'a%', '%b', '_', 'A%', 'b$%'])!r}"
-            f"{rnd.choice(['', ' ESCAPE ' + repr('$')])})",
+            lambda: (
+                f"({sub(any_kind)} {rnd.choice(['IN', 'NOT IN'])} ({sub(any_kind)}, {literal(rnd, any_kind)}, "
+                f"{rnd.choice(['NULL', literal(rnd, any_kind)])}))"
+            ),
+            lambda: (
+                f"({sub(any_kind)} {rnd.choice(['', 'NOT '])}BETWEEN {sub(any_kind)} AND {sub(any_kind)})"
+            ),
+            lambda: (
+                f"({sub('str')} {rnd.choice(['', 'NOT '])}LIKE {rnd.choice(['sub', 'a%', '%b', '_', 'A%', 'b$%'])!r}"
+                f"{rnd.choice(['', ' ESCAPE ' + repr('$')])})"
+            ),
             lambda: f"({sub('str')} ILIKE 'A%')",
             lambda: f"({sub(any_kind)} IS {rnd.choice(['', 'NOT '])}DISTINCT FROM {sub(any_kind)})",
             lambda: f"starts_with({sub('str')}, {sub('str')})",
@@ -189,7 +207,9 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"TRY_CAST({sub('str')} AS DATE)",
         ],
         "datetime": [
-            lambda: f"date_trunc('{rnd.choice(['year', 'quarter', 'month', 'week', 'day', 'hour'])}', {sub('datetime')})",
+            lambda: (
+                f"date_trunc('{rnd.choice(['year', 'quarter', 'month', 'week', 'day', 'hour'])}', {sub('datetime')})"
+            ),
             lambda: f"CAST({sub('date')} AS TIMESTAMPTZ)",
         ],
         "decimal(9,2)": [
@@ -245,7 +265,9 @@ class Query:
 
 def from_clause(rnd: Random, tables: dict[str, TableDefinition]) -> tuple[str, Columns]:
     """Return a FROM clause over t, u and r, and its columns."""
-    form = rnd.choice(["t", "t", "join", "left", "turned", "chain", "chain left", "subquery", "union", "self"])
+    form = rnd.choice(
+        ["t", "t", "join", "left", "turned", "chain", "chain left", "subquery", "union", "self"]
+    )
     used = {"t": ["t"], "subquery": ["t"], "union": ["t"], "self": ["t", "t2"]}.get(form, ["t", "u"])
     extra = rnd.choice(["", " AND u.v > 0", " AND t.id <> 2"]) if form in {"join", "left"} else ""
     text = {
@@ -268,7 +290,9 @@ def from_clause(rnd: Random, tables: dict[str, TableDefinition]) -> tuple[str, C
         kinds = rnd.sample(KINDS, 3)
 
         def inner() -> str:
-            items = ", ".join(f"{expression(rnd, kind, columns, 1)} AS x{at}" for at, kind in enumerate(kinds))
+            items = ", ".join(
+                f"{expression(rnd, kind, columns, 1)} AS x{at}" for at, kind in enumerate(kinds)
+            )
             return f"SELECT {items} FROM t WHERE {expression(rnd, 'bool', columns, 1)}"
 
         body = inner() if form == "subquery" else f"{inner()} UNION ALL {inner()}"
@@ -313,13 +337,17 @@ def _top(rnd: Random, text: str, where: str, columns: Columns) -> str:
     """The order ends with all columns of the output, so that equal rows are alike."""
     kinds = [rnd.choice(KINDS) for _ in range(rnd.randrange(1, 3))]
     items = [expression(rnd, kind, columns, 1) for kind in kinds]
-    partition = f"PARTITION BY {expression(rnd, rnd.choice(KINDS), columns, 1)} " if rnd.random() < 0.7 else ""
+    partition = (
+        f"PARTITION BY {expression(rnd, rnd.choice(KINDS), columns, 1)} " if rnd.random() < 0.7 else ""
+    )
     order = ", ".join(
         f"{one}{rnd.choice(['', ' DESC', ' NULLS FIRST', ' DESC NULLS FIRST', ' NULLS LAST'])}"
         for one in [expression(rnd, rnd.choice(KINDS), columns, 1), *items]
         if any(f"{name}" in one for some in columns.by_kind.values() for name in some)
     )
-    fixed = [one for one in items if not any(name in one for some in columns.by_kind.values() for name in some)]
+    fixed = [
+        one for one in items if not any(name in one for some in columns.by_kind.values() for name in some)
+    ]
     assert fixed is not None
     some = columns.pick(rnd, columns.kinds()[0])
     order = order or str(some)

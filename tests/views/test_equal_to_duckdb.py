@@ -42,9 +42,13 @@ def schema(rnd: Random) -> dict[str, TableDefinition]:
     null = [rnd.choice(["", "?"]) for _ in range(8)]
     kinds = rnd.sample(queries.KINDS, 5)
     t = queries.table(
-        "t", {"id": "int"}, {"fk": "int" + null[0]} | {f"c{at}": one + null[at] for at, one in enumerate(kinds)}
+        "t",
+        {"id": "int"},
+        {"fk": "int" + null[0]} | {f"c{at}": one + null[at] for at, one in enumerate(kinds)},
     )
-    u = queries.table("u", {"k": "int"}, {"v": "int?", "fr": "int" + null[6], "w": rnd.choice(queries.KINDS) + "?"})
+    u = queries.table(
+        "u", {"k": "int"}, {"v": "int?", "fr": "int" + null[6], "w": rnd.choice(queries.KINDS) + "?"}
+    )
     r = queries.table("r", {"id": "int"}, {"x": rnd.choice(queries.KINDS) + null[7]})
     return {one.name: one for one in (t, u, r)}
 
