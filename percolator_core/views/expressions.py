@@ -117,13 +117,13 @@ class Compiler:
             self.report.refuse(node, f"{error}: write a value of the type {kind}")
 
     def _function(self, node: exp.Expr) -> Typed:
-        name = node.this if isinstance(node, exp.Anonymous) else node.key
-        if str(name).lower() in VOLATILE:
+        name = node.name if isinstance(node, exp.Anonymous) else identity(node).partition("(")[0].lower()
+        if name.lower() in VOLATILE:
             self.report.refuse(
                 node,
                 f"{name}() differs from call to call, and a row is computed only when it changes: store the "
                 "value in a column",
-                str(name),
+                name,
             )
         if isinstance(node, exp.Anonymous):
             made = self._python(node, [self(one) for one in node.expressions])

@@ -88,7 +88,7 @@ def quotient(sums: Sequence[int], at: int, count: int = 1) -> float:
     try:
         return total / (count << _UNIT)
     except OverflowError:
-        return math.copysign(math.inf, total)
+        return math.inf if total > 0 else -math.inf
 
 
 class Ends(NamedTuple):

@@ -31,7 +31,6 @@ _COMPARE: Final[dict[type[exp.Expr], Callable[[Any, Any], bool]]] = {
 _TYPES: Final = {
     "BOOLEAN": "bool",
     "BIGINT": "int",
-    "INT": "int",
     "DOUBLE": "float",
     "TEXT": "str",
     "VARCHAR": "str",
@@ -41,8 +40,8 @@ _TYPES: Final = {
     "UUID": "uuid",
 }
 _OTHER_TYPES: Final = {
-    "FLOAT": "DOUBLE", "TIMESTAMP": "TIMESTAMPTZ", "DATETIME": "TIMESTAMPTZ", "SMALLINT": "BIGINT",
-    "TINYINT": "BIGINT", "INT128": "DECIMAL(38,0)",
+    "FLOAT": "DOUBLE", "TIMESTAMPNTZ": "TIMESTAMPTZ", "INT": "BIGINT", "SMALLINT": "BIGINT", "TINYINT": "BIGINT",
+    "INT128": "DECIMAL(38,0)",
 }  # fmt: skip
 
 
@@ -107,6 +106,8 @@ def _negative(self: Compiling, node: Any) -> Typed:
 
 
 def _comparison(self: Compiling, node: Any) -> Typed:
+    if isinstance(node.this, tuple(_COMPARE)):
+        self.report.refuse(node, "comparisons are not chained: join them with AND, or write parentheses")
     pair = self.mixed(node, [self(node.this), self(node.expression)])
     compare = compared(self, node, pair, _COMPARE[type(node)])
     if not isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):

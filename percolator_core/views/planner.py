@@ -51,6 +51,7 @@ class Parsed:
                 label, [Problem(line, 1, "a quote or comment is not closed: close it")]
             ) from None
         self.report = Report(Positions(sql, list(tokens)))
+        self._start = tokens[0].start if tokens else 0
         with self.report.collected():
             self._create(self._statement(sql), name)
         self.report.raise_if_any(label)
@@ -74,13 +75,13 @@ class Parsed:
 
     def _create(self, node: exp.Expr, name: str) -> None:
         if not isinstance(node, exp.Create) or node.args.get("kind") != "VIEW":
-            self._refuse(node, "the file has a view: write CREATE VIEW name AS SELECT …")
+            self._refuse("the file has a view: write CREATE VIEW name AS SELECT …")
         for word, value in node.args.items():
             if value and word not in {"this", "kind", "expression"}:
-                self._refuse(node, f"write only CREATE VIEW name AS SELECT …, without {word.upper()}")
+                self._refuse(f"write only CREATE VIEW name AS SELECT …, without {word.upper()}")
         table = node.this
         if not isinstance(table, exp.Table) or table.args.get("db"):
-            self._refuse(node, "the view has a plain name, without columns: name the columns with AS")
+            self._refuse("the view has a plain name, without columns: name the columns with AS")
         if name and table.name != name:
             self.report.refuse(
                 table, f"the view of this file is {name!r}, not {table.name!r}: rename one of them"
@@ -88,8 +89,8 @@ class Parsed:
         self.name: str = table.name
         self.query: exp.Expr = node.expression
 
-    def _refuse(self, node: exp.Expr, what: str) -> NoReturn:
-        self.report.refuse(node, what, "create")
+    def _refuse(self, what: str) -> NoReturn:
+        raise Refusal(Problem(*self.report.positions.at(self._start), what))
 
     @property
     def tables(self) -> set[str]:

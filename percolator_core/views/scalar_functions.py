@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
 from sqlglot import expressions as exp
 
 from percolator_core.views.compiling import Compiling
-from percolator_core.views.kinds import EXACT, NULL, cast, digits_of, family, half_away, int64, sort_key
+from percolator_core.views.kinds import EXACT, NULL, cast, digits_of, family, int64, sort_key
 from percolator_core.views.problems import Report
 from percolator_core.views.texts import left, lower, pattern_of, replaced, right, substring, upper
 from percolator_core.views.typed import Rows, Typed, combined, constant, mapped, slots_of
@@ -61,7 +61,7 @@ class Function:
             one = node.args.get(name)
             if isinstance(one, list):
                 found += one
-            elif isinstance(one, exp.Expr) and not isinstance(one, exp.Var):
+            elif isinstance(one, exp.Expr) and name != "unit" and not isinstance(one, exp.Var):
                 found.append(one)
         return found
 
@@ -128,12 +128,14 @@ def _round(call: Call) -> Typed:
 
 
 def _round_float(value: float, places: int) -> float:
-    factor = 10.0 ** abs(places)
-    scaled = value * factor if places >= 0 else value / factor
-    if not math.isfinite(scaled):
+    if not math.isfinite(value):
         return value
-    found = half_away(scaled)
-    return found / factor if places >= 0 else found * factor
+    near = Decimal(value).quantize(Decimal(1).scaleb(-places), context=_BINARY)
+    return math.copysign(float(near), value)
+
+
+_BINARY: Final = Context(prec=1100, rounding=ROUND_HALF_UP)
+"""Enough digits for each float, which has an exact value as a decimal."""
 
 
 def _whole(rounding: str, of_float: Callable[[float], float]) -> Callable[[Call], Typed]:
@@ -244,6 +246,20 @@ def _concat_ws(call: Call) -> Typed:
     return Typed("str", between.nullable, value, slots_of([between, *parts]))
 
 
+def _list_to_text(call: Call) -> Typed:
+    # Only lists of aggregates are lists; a JSON column may have any value.
+    if not isinstance(call.node.this.unnest(), exp.Bracket | exp.Min | exp.Max):
+        call.refuse("array_to_string takes a list of an aggregate: write array_agg(x ORDER BY y)[1:10] in it")
+    parts = call.typed("json", "str")
+    convert = {bool: cast("bool", "str"), float: cast("float", "str")}
+
+    def joined(values: list[Any], between: str) -> str:
+        found = [one for one in values if one is not None]
+        return between.join((convert.get(type(one)) or str)(one) for one in found)
+
+    return combined(parts, "str", joined)
+
+
 def _utc(value: date) -> datetime:
     if isinstance(value, datetime):
         return value.astimezone(UTC)
@@ -280,7 +296,7 @@ def _extract(call: Call) -> Typed:
 
 
 def _date_trunc(call: Call) -> Typed:
-    unit = str(call.node.args["unit"]).lower()
+    unit = call.node.args["unit"].name.lower()
     if unit not in _TRUNCATED:
         call.refuse(f"date_trunc knows {', '.join(_TRUNCATED)}, not {unit}")
     (one,) = call.typed("date|datetime")
@@ -324,6 +340,7 @@ FUNCTIONS: Final[dict[type[exp.Expr] | str, Function]] = {
     exp.DPipe: _of(_pipe, "this expression safe"),
     exp.Concat: _of(_concat, "expressions safe coalesce"),
     exp.ConcatWs: _of(_concat_ws, "expressions safe coalesce"),
+    exp.ArrayToString: _of(_list_to_text, _TEXTS),
     exp.Abs: _of(_abs, "this"),
     exp.Round: _of(_round, "this decimals"),
     exp.Floor: _of(_whole(ROUND_FLOOR, lambda value: float(math.floor(value))), "this"),
