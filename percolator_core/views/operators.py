@@ -40,8 +40,8 @@ _TYPES: Final = {
     "UUID": "uuid",
 }
 _OTHER_TYPES: Final = {
-    "FLOAT": "DOUBLE", "TIMESTAMPNTZ": "TIMESTAMPTZ", "INT": "BIGINT", "SMALLINT": "BIGINT", "TINYINT": "BIGINT",
-    "INT128": "DECIMAL(38,0)",
+    "FLOAT": "DOUBLE", "TIMESTAMPNTZ": "TIMESTAMPTZ", "INT": "BIGINT", "SMALLINT": "BIGINT",
+    "TINYINT": "BIGINT", "INT128": "DECIMAL(38,0)",
 }  # fmt: skip
 
 

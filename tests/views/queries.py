@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +23,8 @@ _ARROW = {
     "datetime": pa.timestamp("us", "UTC"),
     "decimal(9,2)": pa.decimal128(9, 2),
 }
+_UNITS = ["year", "quarter", "month", "week", "day", "hour"]
+_PATTERNS = ["sub", "a%", "%b", "_", "A%", "b$%"]
 _WORDS = ["", "a", "A", "ab", "b%", "ß", "Zürich", "a_b", "\x00", "zz", "1", "éé"]
 
 
@@ -79,10 +82,10 @@ def row(rnd: Random, definition: TableDefinition, key: dict[str, Any]) -> dict[s
 
 def literal(rnd: Random, kind: str) -> str:
     """Return a literal of a kind."""
-    found = value(rnd, kind)
+    found: Any = value(rnd, kind)
     match kind:
         case "str":
-            return "'" + found.replace("\x00", "") + "'"
+            return "'" + str(found).replace("\x00", "") + "'"
         case "date":
             return f"DATE '{found}'"
         case "datetime":
@@ -125,7 +128,7 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
         return expression(rnd, other, columns, depth - 1)
 
     any_kind = rnd.choice(KINDS)
-    common = [
+    common: list[Callable[[], str]] = [
         lambda: f"CASE WHEN {sub('bool')} THEN {sub(kind)} ELSE {sub(kind)} END",
         lambda: f"CASE WHEN {sub('bool')} THEN {sub(kind)} END",
         lambda: f"COALESCE({sub(kind)}, {sub(kind)})",
@@ -134,7 +137,7 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
         lambda: f"least({sub(kind)}, {sub(kind)})",
         lambda: f"if({sub('bool')}, {sub(kind)}, {sub(kind)})",
     ]
-    own = {
+    own: dict[str, list[Callable[[], str]]] = {
         "int": [
             lambda: f"({sub('int')} + {sub('int')})",
             lambda: f"({sub('int')} - {sub('int')})",
@@ -187,14 +190,14 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"({sub(any_kind)} IS {rnd.choice(['', 'NOT '])}NULL)",
             lambda: f"({sub('bool')} IS {rnd.choice(['TRUE', 'NOT TRUE', 'FALSE', 'NOT FALSE'])})",
             lambda: (
-                f"({sub(any_kind)} {rnd.choice(['IN', 'NOT IN'])} ({sub(any_kind)}, {literal(rnd, any_kind)}, "
-                f"{rnd.choice(['NULL', literal(rnd, any_kind)])}))"
+                f"({sub(any_kind)} {rnd.choice(['IN', 'NOT IN'])} ({sub(any_kind)}, "
+                f"{literal(rnd, any_kind)}, {rnd.choice(['NULL', literal(rnd, any_kind)])}))"
             ),
             lambda: (
                 f"({sub(any_kind)} {rnd.choice(['', 'NOT '])}BETWEEN {sub(any_kind)} AND {sub(any_kind)})"
             ),
             lambda: (
-                f"({sub('str')} {rnd.choice(['', 'NOT '])}LIKE {rnd.choice(['sub', 'a%', '%b', '_', 'A%', 'b$%'])!r}"
+                f"({sub('str')} {rnd.choice(['', 'NOT '])}LIKE {rnd.choice(_PATTERNS)!r}"
                 f"{rnd.choice(['', ' ESCAPE ' + repr('$')])})"
             ),
             lambda: f"({sub('str')} ILIKE 'A%')",
@@ -207,9 +210,7 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"TRY_CAST({sub('str')} AS DATE)",
         ],
         "datetime": [
-            lambda: (
-                f"date_trunc('{rnd.choice(['year', 'quarter', 'month', 'week', 'day', 'hour'])}', {sub('datetime')})"
-            ),
+            lambda: f"date_trunc('{rnd.choice(_UNITS)}', {sub('datetime')})",
             lambda: f"CAST({sub('date')} AS TIMESTAMPTZ)",
         ],
         "decimal(9,2)": [
@@ -220,7 +221,8 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"CAST(floor({sub('decimal(9,2)')}) AS DECIMAL(9,2))",
         ],
     }
-    return rnd.choice(rnd.choice([common, own[kind], own[kind]]))()
+    made: Callable[[], str] = rnd.choice(rnd.choice([common, own[kind], own[kind]]))
+    return made()
 
 
 def aggregate(rnd: Random, columns: Columns) -> str:
@@ -254,13 +256,6 @@ def aggregate(rnd: Random, columns: Columns) -> str:
         turn = rnd.choice(["", " DESC", " NULLS FIRST", " DESC NULLS FIRST"])
         return f"(array_agg({one} ORDER BY {order}{turn}, {one}){where})[1:{rnd.randrange(1, 4)}]"
     return made + where
-
-
-@dataclass
-class Query:
-    """A random SELECT. ``ordered`` is False if DuckDB may choose other rows."""
-
-    sql: str
 
 
 def from_clause(rnd: Random, tables: dict[str, TableDefinition]) -> tuple[str, Columns]:
@@ -345,10 +340,6 @@ def _top(rnd: Random, text: str, where: str, columns: Columns) -> str:
         for one in [expression(rnd, rnd.choice(KINDS), columns, 1), *items]
         if any(f"{name}" in one for some in columns.by_kind.values() for name in some)
     )
-    fixed = [
-        one for one in items if not any(name in one for some in columns.by_kind.values() for name in some)
-    ]
-    assert fixed is not None
     some = columns.pick(rnd, columns.kinds()[0])
     order = order or str(some)
     limit = rnd.randrange(1, 4)

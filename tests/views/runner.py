@@ -1,4 +1,4 @@
-"""Runs the plan of a view on dictionaries, in the order in which a store would: rows, queues of deltas, groups.
+"""Runs the plan of a view on dictionaries, in the order of a store: rows, queues of deltas, groups.
 
 A source row's contribution is kept; its change goes as a delta to the queue of its group or partition, and
 `settle` combines and applies the queues.

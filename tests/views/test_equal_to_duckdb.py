@@ -1,6 +1,6 @@
 """A view, kept by deltas, equals DuckDB's answer to the same SQL after any changes.
 
-PERCOLATOR_VIEW_EXAMPLES sets the number of examples (default 60).
+PERCOLATOR_VIEW_EXAMPLES sets the number of examples (default 40).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from percolator_core.schema.definitions import TableDefinition
@@ -26,7 +26,7 @@ from tests.views.runner import Runner, Tables
 SCALE = 1e9
 """No sum of magnitudes in an example is larger, except those that leave 64 bits."""
 
-EXAMPLES = int(os.environ.get("PERCOLATOR_VIEW_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("PERCOLATOR_VIEW_EXAMPLES", "40"))
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,11 @@ def show(duck: Any, tables: Tables, names: set[str]) -> None:
         duck.register(name, pa.Table.from_pylist(rows, queries.arrow_schema(tables.definitions[name])))
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
-@given(rnd=st.randoms(use_true_random=False))
-def test_a_view_equals_the_same_sql_after_any_changes(duck: Any, rnd: Random) -> None:
+@settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32))
+def test_a_view_equals_the_same_sql_after_any_changes(duck: Any, seed: int) -> None:
+    """A seed is not made smaller, because another one is another query; the message has the query."""
+    rnd = Random(seed)
     definitions = schema(rnd)
     sql = queries.query(rnd, definitions)
     check(duck, rnd, definitions, sql)

@@ -190,8 +190,8 @@ def test_a_view_over_empty_tables_has_a_row_only_without_group_by() -> None:
 
 def test_aggregates_skip_nulls_and_count_star_does_not() -> None:
     one = Filled(
-        "SELECT count(*) AS n, count(i) AS ni, sum(i) AS s, avg(i) AS a, min(i) AS lo, count(DISTINCT i) AS d, "
-        "any_value(i) AS y, array_agg(i ORDER BY id)[1:2] AS l FROM t"
+        "SELECT count(*) AS n, count(i) AS ni, sum(i) AS s, avg(i) AS a, min(i) AS lo, "
+        "count(DISTINCT i) AS d, any_value(i) AS y, array_agg(i ORDER BY id)[1:2] AS l FROM t"
     )
     one.put(1, i=None)
     assert one.rows == [
@@ -259,7 +259,8 @@ def test_a_row_that_changes_its_partition_is_another_row_of_the_view() -> None:
     hidden = view("SELECT id, g FROM t QUALIFY row_number() OVER (PARTITION BY g ORDER BY i) <= 1")
     assert hidden.definition.key == ("row_",)
     shown = view(
-        "SELECT id, COALESCE(g, 0) AS p FROM t QUALIFY row_number() OVER (PARTITION BY COALESCE(g, 0) ORDER BY i) <= 1"
+        "SELECT id, COALESCE(g, 0) AS p FROM t "
+        "QUALIFY row_number() OVER (PARTITION BY COALESCE(g, 0) ORDER BY i) <= 1"
     )
     assert shown.definition.key == ("p", "id")
     assert isinstance(shown.sink, TopSink)

@@ -78,7 +78,8 @@ def test_a_view_has_a_model_with_its_definition() -> None:
         model = definition_of(plan.model)
         assert set(model.columns) == set(plan.definition.columns)
         assert (model.key, model.name, model.hashes) == (plan.definition.key, "v", plan.definition.hashes)
-    row = view("SELECT * FROM all_types").model(k=UUID(int=1), x=1.5, d=date(2024, 1, 2))
+    model_of_all: Any = view("SELECT * FROM all_types").model
+    row = model_of_all(k=UUID(int=1), x=1.5, d=date(2024, 1, 2))
     assert dict(row) == {"k": UUID(int=1), "b": None, "d": date(2024, 1, 2), "t": None, "o": None, "x": 1.5}
 
 
@@ -119,8 +120,8 @@ def test_a_left_join_may_give_nulls_and_an_inner_join_does_not() -> None:
 
 def test_a_plan_names_what_it_reads_and_the_indexes_of_its_joins() -> None:
     plan = view(
-        "SELECT o.shop, o.number, c.name, b.name AS boss, r.label FROM orders o JOIN customers c ON o.customer = c.id "
-        "LEFT JOIN customers b ON c.boss = b.id LEFT JOIN regions r ON r.country = 'CH' AND c.region = r.code"
+        "SELECT o.shop, o.number, c.name, b.name AS boss, r.label FROM orders o "
+        "JOIN customers c ON o.customer = c.id LEFT JOIN customers b ON c.boss = b.id LEFT JOIN regions r ON r.country = 'CH' AND c.region = r.code"
     )
     assert plan.sources == ("orders", "customers", "regions")
     assert plan.reads("orders") == {"shop", "number", "customer"}
