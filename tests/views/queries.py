@@ -270,8 +270,8 @@ def from_clause(rnd: Random, tables: dict[str, TableDefinition]) -> tuple[str, C
         "join": f"t JOIN u ON t.fk = u.k{extra}",
         "left": f"t LEFT JOIN u ON u.k = t.fk{extra}",
         "turned": "u JOIN t ON u.k = t.fk",
-        "chain": "t JOIN u ON t.fk = u.k JOIN r ON u.fr = r.id",
-        "chain left": "t LEFT JOIN u ON t.fk = u.k LEFT JOIN r ON u.fr = r.id",
+        "chain": "t JOIN u ON t.fk = u.k JOIN r ON u.fr = r.id AND r.z = u.fz",
+        "chain left": "t LEFT JOIN u ON t.fk = u.k LEFT JOIN r ON u.fr = r.id AND r.z = u.fz",
         "self": "t LEFT JOIN t AS t2 ON t.fk = t2.id",
     }.get(form, "")
     if "chain" in form:

@@ -1,6 +1,6 @@
 """A view, kept by deltas, equals DuckDB's answer to the same SQL after any changes.
 
-PERCOLATOR_VIEW_EXAMPLES sets the number of examples (default 40).
+PERCOLATOR_VIEW_EXAMPLES sets the number of examples (default 100).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.views.runner import Runner, Tables
 SCALE = 1e9
 """No sum of magnitudes in an example is larger, except those that leave 64 bits."""
 
-EXAMPLES = int(os.environ.get("PERCOLATOR_VIEW_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("PERCOLATOR_VIEW_EXAMPLES", "100"))
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,11 @@ def schema(rnd: Random) -> dict[str, TableDefinition]:
         {"fk": "int" + null[0]} | {f"c{at}": one + null[at] for at, one in enumerate(kinds)},
     )
     u = queries.table(
-        "u", {"k": "int"}, {"v": "int?", "fr": "int" + null[6], "w": rnd.choice(queries.KINDS) + "?"}
+        "u",
+        {"k": "int"},
+        {"v": "int?", "fr": "int" + null[6], "fz": "int", "w": rnd.choice(queries.KINDS) + "?"},
     )
-    r = queries.table("r", {"id": "int"}, {"x": rnd.choice(queries.KINDS) + null[7]})
+    r = queries.table("r", {"id": "int", "z": "int"}, {"x": rnd.choice(queries.KINDS) + null[7]})
     return {one.name: one for one in (t, u, r)}
 
 
@@ -144,9 +146,9 @@ def change(rnd: Random, tables: Tables, name: str) -> bytes:
     """Insert, update or remove a random row, and return its row key."""
     definition = tables.definitions[name]
     values = queries.row(rnd, definition, {definition.key[0]: rnd.randrange(5)})
-    for one in ("fk", "fr"):
+    for one in ("fk", "fr", "fz", "z"):
         if values.get(one) is not None:
-            values[one] = rnd.randrange(5)
+            values[one] = rnd.randrange(2 if "z" in one else 5)
     key, cells = tables.encode(name, values)
     if rnd.random() < 0.25:
         tables.rows[name].pop(key, None)

@@ -121,7 +121,8 @@ def test_a_left_join_may_give_nulls_and_an_inner_join_does_not() -> None:
 def test_a_plan_names_what_it_reads_and_the_indexes_of_its_joins() -> None:
     plan = view(
         "SELECT o.shop, o.number, c.name, b.name AS boss, r.label FROM orders o "
-        "JOIN customers c ON o.customer = c.id LEFT JOIN customers b ON c.boss = b.id LEFT JOIN regions r ON r.country = 'CH' AND c.region = r.code"
+        "JOIN customers c ON o.customer = c.id LEFT JOIN customers b ON c.boss = b.id "
+        "LEFT JOIN regions r ON r.country = 'CH' AND c.region = r.code"
     )
     assert plan.sources == ("orders", "customers", "regions")
     assert plan.reads("orders") == {"shop", "number", "customer"}
