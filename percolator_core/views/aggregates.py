@@ -10,9 +10,10 @@ from typing import Any, Final, NoReturn
 from sqlglot import expressions as exp
 
 from percolator_core.schema.types import column_type
-from percolator_core.views.expressions import Compiler, identity
+from percolator_core.views.expressions import Compiler
 from percolator_core.views.groups import Argument, Reading, Result, quotient
 from percolator_core.views.kinds import EXACT, NULL, family
+from percolator_core.views.names import identity, shortened
 from percolator_core.views.packing import sortable
 from percolator_core.views.typed import Rows, Typed, constant, slots_of
 
@@ -129,9 +130,7 @@ class Aggregates:
             mend = "write count(*) FILTER (WHERE …)"
         elif isinstance(call, exp.First | exp.Last):
             mend = "rows have no order: write any_value, min or max"
-        self.compiler.report.refuse(
-            call, f"the aggregate {call.sql('duckdb')[:60]!r} is not supported: {mend}"
-        )
+        self.compiler.report.refuse(call, f"the aggregate {shortened(call)} is not supported: {mend}")
 
     def argument(self, node: exp.Expr, typed: Typed, condition: Typed | None) -> tuple[int, _Given]:
         """Return the number of an argument; equal ones are one."""

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 from sqlglot import expressions as exp
 
 from percolator_core.views.kinds import NULL, cast, common_kind, int64, read_literal
+from percolator_core.views.names import identity, shortened
 from percolator_core.views.operators import OPERATORS
 from percolator_core.views.problems import Report
 from percolator_core.views.scalar_functions import FUNCTIONS, Call
@@ -93,8 +94,7 @@ class Compiler:
         """Refuse a node that has other parts than these, so that none is overlooked."""
         for name, value in node.args.items():
             if value not in (None, False, []) and name not in parts.split():
-                text = node.sql(dialect="duckdb")[:60]
-                self.report.refuse(node, f"{text!r} is not supported in a view: leave out {name!r}")
+                self.report.refuse(node, f"{shortened(node)} is not supported in a view: leave out {name!r}")
 
     def mixed(self, node: exp.Expr, parts: Sequence[Typed]) -> list[Typed]:
         """Return the values with their common type; a text literal takes the type of the others."""
@@ -141,7 +141,7 @@ class Compiler:
         return found.compile(Call(self.report, node, given, self))
 
     def _unknown(self, node: exp.Expr) -> NoReturn:
-        what = f"{node.sql(dialect='duckdb')[:60]!r} is not supported in a view"
+        what = f"{shortened(node)} is not supported in a view"
         if isinstance(node, exp.Window):
             mend = "only QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) <= n is, without other windows"
         elif isinstance(node, exp.AggFunc | exp.Filter | exp.IgnoreNulls):
@@ -159,11 +159,6 @@ class Compiler:
         else:
             mend = "write it with the supported functions, or as a Python function"
         self.report.refuse(node, f"{what}: {mend}")
-
-
-def identity(node: exp.Expr) -> str:
-    """Return a text that is equal for equal expressions."""
-    return node.sql(dialect="duckdb", comments=False)
 
 
 def _column(self: Compiler, node: Any) -> Typed:

@@ -11,9 +11,10 @@ from sqlglot import expressions as exp
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.views.aggregates import Aggregates, aggregates_in
-from percolator_core.views.expressions import Compiler, identity
+from percolator_core.views.expressions import Compiler
 from percolator_core.views.groups import Argument, GroupSink, Result
 from percolator_core.views.kinds import NULL
+from percolator_core.views.names import identity
 from percolator_core.views.output import Encoder
 from percolator_core.views.packing import pack, sortable
 from percolator_core.views.plan import Contribute

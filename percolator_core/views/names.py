@@ -1,13 +1,25 @@
-"""Nodes of columns, with their places in the text."""
+"""The text of nodes, and nodes of columns with their places in the text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from sqlglot import ErrorLevel
 from sqlglot import expressions as exp
 
+from percolator_core.errors import abbreviated
 from percolator_core.views.typed import Typed
+
+
+def identity(node: exp.Expr) -> str:
+    """Return the SQL of a node; it is equal for equal expressions."""
+    return node.sql(dialect="duckdb", comments=False, unsupported_level=ErrorLevel.IGNORE)
+
+
+def shortened(node: exp.Expr) -> str:
+    """Return the SQL of a node in quotes for a message."""
+    return repr(abbreviated(identity(node), 60))
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:

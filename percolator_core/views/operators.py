@@ -14,6 +14,7 @@ from percolator_core.schema.types import column_type
 from percolator_core.views.arithmetic import ARITHMETIC, negated
 from percolator_core.views.compiling import Compiling
 from percolator_core.views.kinds import NULL, cast, is_numeric, sort_key
+from percolator_core.views.names import identity
 from percolator_core.views.problems import Report
 from percolator_core.views.scalar_functions import like
 from percolator_core.views.typed import Rows, Typed, combined, constant, is_text, mapped, slots_of
@@ -58,7 +59,7 @@ def sql_kind(report: Report, to: exp.DataType) -> str:
     kind = _TYPES.get(name)
     if kind is None or to.args.get("nested") or given:
         mend = _OTHER_TYPES.get(name, f"one of {', '.join(dict.fromkeys(_TYPES))}, DECIMAL(p,s)")
-        report.refuse(to.parent or to, f"a view has no values of the type {to.sql('duckdb')}: use {mend}")
+        report.refuse(to.parent or to, f"a view has no values of the type {identity(to)}: use {mend}")
     return kind
 
 

@@ -17,9 +17,10 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.types import column_type
 from percolator_core.views.aggregates import OrderKey, order_keys
-from percolator_core.views.expressions import Compiler, identity
+from percolator_core.views.expressions import Compiler
 from percolator_core.views.grouping import Grouping
 from percolator_core.views.kinds import NULL
+from percolator_core.views.names import identity
 from percolator_core.views.output import HIDDEN, Encoder, OutputColumn, packed_row, view_definition
 from percolator_core.views.packing import sortable
 from percolator_core.views.plan import Branch, Contribute, Sink, ViewPlan

@@ -9,6 +9,7 @@ from typing import Any
 from sqlglot import expressions as exp
 
 from percolator_core.schema.definitions import TableDefinition
+from percolator_core.views.names import identity
 from percolator_core.views.output import HIDDEN
 from percolator_core.views.plan import Input, Lookup
 from percolator_core.views.problems import Report
@@ -91,7 +92,7 @@ class Scope:
         found = self.candidates(node)
         if len(found) == 1:
             return found[0]
-        text = node.sql("duckdb")
+        text = identity(node)
         if found:
             aliases = ", ".join(alias for alias, _ in found)
             self._report.refuse(node, f"{text!r} is a column of {aliases}: write one of them before it")

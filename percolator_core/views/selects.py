@@ -10,10 +10,10 @@ from sqlglot import expressions as exp
 
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.views.aggregates import aggregates_in
-from percolator_core.views.expressions import Compiler, identity
+from percolator_core.views.expressions import Compiler
 from percolator_core.views.joins import Joined, Joins, build
 from percolator_core.views.kinds import NULL, common_kind
-from percolator_core.views.names import column_of, conjuncts, named, same, wrapped
+from percolator_core.views.names import column_of, conjuncts, identity, named, same, shortened, wrapped
 from percolator_core.views.problems import Report
 from percolator_core.views.python_functions import ViewFunction, caller
 from percolator_core.views.relations import Part, Scope, near
@@ -228,8 +228,7 @@ class Selects:
             return Selected(node.alias, node.this)
         if isinstance(inner, exp.Column):
             return Selected(inner.name, inner)
-        text = inner.sql("duckdb")[:60]
-        return self.report.refuse(node, f"{text!r} has no name: write AS and a name after it")
+        return self.report.refuse(node, f"{shortened(inner)} has no name: write AS and a name after it")
 
     def _star(self, node: exp.Expr, scope: Scope) -> list[Selected]:
         star: Any = node if isinstance(node, exp.Star) else node.this
@@ -325,7 +324,7 @@ class Selects:
                 return Joined("subquery", None)
             return Joined(node.alias, None)
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-            self.report.refuse(node, f"{node.sql('duckdb')[:60]!r} is no table of the chain: read a table")
+            self.report.refuse(node, f"{shortened(node)} is no table of the chain: read a table")
         self.only(node, "this alias")
         alias = node.args.get("alias")
         if alias is not None and alias.args.get("columns"):
