@@ -270,3 +270,13 @@ def test_a_row_that_changes_its_partition_is_another_row_of_the_view() -> None:
         filled.put(1, g=g)
         found += list(filled.runner.rows)
     assert found[0] != found[1]
+
+
+def test_the_number_of_different_values_falls_with_the_last_row() -> None:
+    one = Filled("SELECT count(DISTINCT i) AS n FROM t")
+    for number, i in enumerate([1, 1, 2]):
+        one.put(number, i=i)
+    one.remove(0)
+    assert one.rows == [{"n": 2}]
+    one.remove(1)
+    assert one.rows == [{"n": 1}]

@@ -254,3 +254,24 @@ def test_names_are_found_in_any_case_and_stars_leave_the_hidden_key_out() -> Non
     over = plan_view("CREATE VIEW w AS SELECT * FROM v", {"v": hidden.definition})
     assert [one.name for one in over.definition.columns] == ["row_", "shop"]
     assert over.branches[0].source.columns == ("shop",)
+
+
+def test_a_condition_of_a_left_join_that_is_unknown_finds_no_row() -> None:
+    """So the row stays, with nulls; an inner join leaves it out."""
+    found = {}
+    for how in ("LEFT JOIN", "JOIN"):
+        plan = view(
+            f"SELECT shop, number, name FROM orders {how} customers c ON customer = id AND c.boss > 1"
+        )
+        tables = Tables(*TABLES.values())
+        runner = Runner(plan, tables)
+        values = {"shop": "s", "number": 1, "customer": 7, "kind": "", "total": None, "note": None}
+        for name, one in (
+            ("orders", values),
+            ("customers", {"id": 7, "name": "n", "region": None, "boss": None}),
+        ):
+            key, cells = tables.encode(name, one)
+            tables.rows[name][key] = cells
+            runner.changed(name, key)
+        found[how] = [row["name"] for row in runner.result()]
+    assert found == {"LEFT JOIN": [None], "JOIN": []}
