@@ -100,7 +100,9 @@ class Aggregates:
             self._filter = identity(node.expression)
             condition = self.compiler.condition(node.expression.this)
             node = node.this
-        return (node.this if isinstance(node, exp.IgnoreNulls) else node), condition
+        # The parser adds IGNORE NULLS to any_value; for others it is not the default.
+        ignores = isinstance(node, exp.IgnoreNulls) and isinstance(node.this, exp.AnyValue)
+        return (node.this if ignores else node), condition
 
     def _bound(self, node: exp.Bracket) -> int:
         (part,) = node.expressions if len(node.expressions) == 1 else (None,)

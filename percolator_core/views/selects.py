@@ -88,8 +88,8 @@ class Selects:
         if ctes.args.get("recursive"):
             self.report.refuse(ctes, "recursive queries are not supported: leave RECURSIVE out", "recursive")
         for one in ctes.expressions:
-            if one.args["alias"].args.get("columns"):
-                self.report.refuse(one, "name the columns with AS inside of the subquery")
+            self.only(one, "this alias materialized")
+            self._refuse_names(one)
             self._ctes[one.alias.lower()] = one.this
         query.set("with_", None)
 
@@ -160,7 +160,7 @@ class Selects:
                 with self.report.collected():
                     clause = node.args[name]
                     self.report.refuse(clause[0] if isinstance(clause, list) else clause, what, word)
-        known = "expressions from_ joins where group having qualify distinct kind " + " ".join(_CLAUSES)
+        known = "expressions from_ joins where group having qualify distinct " + " ".join(_CLAUSES)
         self.only(node, known)
         if node.args.get("from_") is None:
             self.report.refuse(node, "the SELECT has no FROM: read a table", "select")
@@ -318,6 +318,7 @@ class Selects:
 
     def _item(self, node: Any, join: exp.Join | None) -> Joined:
         if isinstance(node, exp.Subquery):
+            self._refuse_names(node)
             if join is not None:
                 self.report.refuse(node, "a subquery is the first in FROM, others are tables: join the table")
             if not node.alias:
@@ -326,9 +327,7 @@ class Selects:
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
             self.report.refuse(node, f"{shortened(node)} is no table of the chain: read a table")
         self.only(node, "this alias")
-        alias = node.args.get("alias")
-        if alias is not None and alias.args.get("columns"):
-            self.report.refuse(node, "names of columns after a table are not supported: use AS in SELECT")
+        self._refuse_names(node)
         name = node.name.lower()
         if name in self._ctes:
             if join is not None:
@@ -339,6 +338,13 @@ class Selects:
             mend = near(name, self._tables) or f": there are {', '.join(sorted(self._tables)) or 'none'}"
             self.report.refuse(node, f"there is no typed table {node.name!r}{mend}")
         return Joined(node.alias_or_name, definition, join)
+
+    def _refuse_names(self, node: exp.Expr) -> None:
+        alias = node.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            self.report.refuse(
+                node, "names of columns after an alias are not supported: use AS in its SELECT"
+            )
 
     def _subquery(self, node: Any, alias: str) -> list[Part]:
         if isinstance(node, exp.Table):
