@@ -64,7 +64,7 @@ class Grouping:
         distinct = select.node.args.get("distinct")
         if distinct is not None:
             _check_distinct(selects, select)
-            keys = [one.node for one in select.columns]
+            keys = list({identity(one.node): one.node for one in select.columns}.values())
         branches = [_branch(selects, select, part, keys) for part in select.parts]
         selects.report.stop_if_any()
         whole = not keys

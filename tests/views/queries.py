@@ -169,7 +169,7 @@ def expression(rnd: Random, kind: str, columns: Columns, depth: int = 2) -> str:
             lambda: f"TRY_CAST({sub('str')} AS DOUBLE)",
         ],
         "str": [
-            lambda: f"({sub('str')} || {sub(rnd.choice(['str', 'int', 'bool', 'date']))})",
+            lambda: f"({sub('str')} || {sub(rnd.choice(['str', 'int', 'bool']))})",
             lambda: f"lower({sub('str')})",
             lambda: f"upper({sub('str')})",
             lambda: f"trim({sub('str')}, 'a')",

@@ -55,6 +55,8 @@ def view(select: str, **functions: ViewFunction) -> ViewPlan:
         ("SELECT upper(kind) AS k, count(*) AS n FROM orders GROUP BY k", ("k",)),
         ("SELECT kind AS k, count(*) AS n FROM orders GROUP BY ALL", ("k",)),
         ("SELECT DISTINCT kind, shop FROM orders", ("kind", "shop")),
+        ("SELECT DISTINCT kind AS a, kind AS b, 1 AS c FROM orders", ("a", "c")),
+        ("SELECT kind AS a, kind AS b, count(*) AS n FROM orders GROUP BY kind, a", ("a",)),
         ("SELECT kind FROM orders UNION SELECT name FROM customers", ("kind",)),
         ("SELECT count(*) AS n FROM orders", ("row_",)),
         ("SELECT o.*, c.name FROM orders o JOIN customers c ON c.id = o.customer", ("shop", "number")),
