@@ -66,7 +66,7 @@ LETTERS = {
     "p": "durability: a commit is reported only when the required disks and replicas have it",
     "q": "a transaction reads its snapshot, whether a value was prefetched, cached or requested",
     "r": "after a rerun, each cell that it chose has a run that began later than the rerun",
-    "s": "a typed row is there as a whole or not, tables change at one moment, selects are of a snapshot",
+    "s": "a typed row is there as a whole or not, tables change at one moment, a view equals its query",
     "t": "a read uses the definitions of the tables at its timestamp, or is refused",
     "u": "a chain runs the code of its own project, and leaves none of it loaded for the next chain",
     "v": "the store and the base are one table: nothing is lost between them, and damage is reported",

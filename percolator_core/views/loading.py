@@ -1,0 +1,96 @@
+"""Read the views of a chain's folder: one file ``views/NAME.sql`` a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.views.plan import ViewPlan
+from percolator_core.views.planner import Parsed, plan_view
+from percolator_core.views.problems import Problem, ViewRefused
+from percolator_core.views.python_functions import ViewFunction
+
+VIEWS: Final = "views"
+
+
+class Views(NamedTuple):
+    """The plans of a chain's views; each comes after the views that it reads. Each problem is one line."""
+
+    plans: tuple[ViewPlan, ...]
+    problems: tuple[str, ...]
+
+
+def read_views(
+    folder: Path,
+    tables: Mapping[str, TableDefinition],
+    functions: Mapping[str, ViewFunction] | None = None,
+) -> Views:
+    """Read and plan the views in ``folder/views``; a chain without that folder has none.
+
+    ``tables`` has the typed tables of the chain. A problem is ``file:line:column: text``; a view that reads a
+    view with a problem is left out without a problem of its own.
+    """
+    problems: list[str] = []
+    parsed: dict[str, Parsed] = {}
+    for path in sorted((folder / VIEWS).glob("*.sql")):
+        try:
+            one = Parsed(path.read_bytes().decode("utf-8-sig"), str(path), path.stem)
+        except ViewRefused as refused:
+            problems += str(refused).splitlines()
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path}: cannot be read: {error}; save it as UTF-8")
+            continue
+        if one.name in tables:
+            problems.append(f"{path}:1:1: the chain has a table {one.name!r}, too: rename one of the two")
+        parsed[one.name] = one
+    return _planned(parsed, dict(tables), functions or {}, problems)
+
+
+def _planned(
+    parsed: dict[str, Parsed],
+    known: dict[str, TableDefinition],
+    functions: Mapping[str, ViewFunction],
+    problems: list[str],
+) -> Views:
+    plans: list[ViewPlan] = []
+    by_name = {name.lower(): name for name in parsed}
+    left = dict(parsed)
+    failed: set[str] = set()
+    while left:
+        waiting = {
+            name: {by_name[one.lower()] for one in parsed[name].tables if one.lower() in by_name}
+            for name in left
+        }
+        ready = next((name for name in left if not waiting[name] & set(left)), None)
+        if ready is None:
+            cycle = _cycle(waiting)
+            first = left[cycle[0]]
+            what = f"the views read each other: {' → '.join(cycle)}; break the circle"
+            problems.append(f"{first.label}:{Problem(1, 1, what)}")
+            break
+        view = left.pop(ready)
+        if waiting[ready] & failed:
+            failed.add(ready)
+            continue
+        try:
+            plan = plan_view(view, known, functions)
+        except ViewRefused as refused:
+            problems += str(refused).splitlines()
+            failed.add(ready)
+            continue
+        plans.append(plan)
+        known[plan.name] = plan.definition
+    return Views(tuple(plans), tuple(problems))
+
+
+def _cycle(waiting: dict[str, set[str]]) -> list[str]:
+    """Return the names of views that read each other; the last one repeats the first."""
+    path = [min(waiting)]
+    while True:
+        following = min(waiting[path[-1]] & set(waiting))
+        if following in path:
+            return [*path[path.index(following) :], following]
+        path.append(following)

@@ -1,0 +1,124 @@
+"""What becomes of the rows of a view's branches: rows of their own, groups, or the first n of a partition.
+
+A contribution is what one source row gives to the view, packed. It is kept with the source row, so that a
+later change takes back exactly what the row gave. A delta is what one or several changes do to a group or
+partition. Deltas of one target may be combined in any order and any grouping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.views.output import Cells, packed_row, unpacked_row
+from percolator_core.views.packing import Packable, pack, unpack
+
+Change = tuple[bytes, Cells | None]
+"""The row key of a row of the view, and its new cells; None removes the row."""
+
+
+class Multiset(Protocol):
+    """The ordered multisets of one group, one for each number of an argument."""
+
+    def add(self, changes: Mapping[tuple[int, bytes], int]) -> Mapping[tuple[int, bytes], int]:
+        """Add to the counts of ``(argument, value)``, and return all new counts. A count of 0 is no entry."""
+
+    def first(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
+        """Return the ``limit`` smallest values with their counts, in ascending order, after `add`."""
+
+    def last(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
+        """Return the ``limit`` largest values with their counts, in descending order."""
+
+
+class Ranking(Protocol):
+    """The ordered entries of one partition."""
+
+    def put(self, entries: Mapping[bytes, bytes | None]) -> None:
+        """Set the values of entries; None removes an entry."""
+
+    def first(self, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        """Return the ``limit`` smallest entries with their values, in ascending order, after `put`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSink:
+    """One row of the view for each source row that gives one; the contribution is that row."""
+
+    definition: TableDefinition
+
+    def row(self, contribution: bytes) -> tuple[bytes, Cells]:
+        """Return the row key and the cells of the view's row."""
+        return unpacked_row(self.definition, contribution)
+
+    def changes(self, before: bytes | None, after: bytes | None) -> list[Change]:
+        """Return the changes of the view when a source row's contribution changes."""
+        if before == after:
+            return []
+        old = None if before is None else self.row(before)
+        new = None if after is None else self.row(after)
+        found: list[Change] = []
+        if old is not None and (new is None or new[0] != old[0]):
+            found.append((old[0], None))
+        return found if new is None else [*found, new]
+
+
+@dataclass(frozen=True, slots=True)
+class TopSink:
+    """The first ``limit`` rows of each partition."""
+
+    definition: TableDefinition
+    limit: int
+
+    def target(self, contribution: bytes) -> bytes:
+        """Return the partition of a contribution, as a key."""
+        found: bytes = unpack(contribution)[0]
+        return found
+
+    def delta(self, contribution: bytes, sign: int) -> bytes:
+        """Return the delta that adds a contribution (1) or takes it back (-1)."""
+        _, entry, row = unpack(contribution)
+        return pack([[entry, row, sign]])
+
+    def combine(self, deltas: Iterable[bytes]) -> bytes | None:
+        """Return the sum of the deltas of one partition; None if they change nothing."""
+        counts: dict[tuple[bytes, bytes], int] = {}
+        for delta in deltas:
+            for entry, row, count in unpack(delta):
+                counts[entry, row] = counts.get((entry, row), 0) + count
+        left: list[Packable] = [
+            [entry, row, count] for (entry, row), count in sorted(counts.items()) if count
+        ]
+        return pack(left) if left else None
+
+    def apply(self, delta: bytes, ranking: Ranking) -> list[Change]:
+        """Apply a delta to the partition's entries, and return the changes of the view's rows.
+
+        Raises ValueError if the delta takes back what was never given: the view has to be filled again.
+        """
+        entries: dict[bytes, bytes | None] = {}
+        for entry, row, count in unpack(delta):
+            if abs(count) != 1:
+                raise ValueError(f"{self.definition.name}: the deltas do not match the view; fill it again")
+            if count > 0 or entry not in entries:
+                entries[entry] = row if count > 0 else None
+        before = self._rows(ranking)
+        ranking.put(entries)
+        after = self._rows(ranking)
+        changes: list[Change] = [(key, None) for key in before if key not in after]
+        return changes + [(key, cells) for key, cells in after.items() if before.get(key) != cells]
+
+    def _rows(self, ranking: Ranking) -> dict[bytes, Cells]:
+        return dict(unpacked_row(self.definition, row) for _, row in ranking.first(self.limit))
+
+
+def ranked(
+    partition: bytes, order: bytes, identity: bytes, row: tuple[bytes, Sequence[bytes | None]]
+) -> bytes:
+    """Return the contribution to a `TopSink`; ``identity`` decides between rows with the same order."""
+    return pack([partition, order + identity, packed_row(*row)])
+
+
+WHOLE: Final = b"\x00"
+"""The key of the only group of a SELECT without GROUP BY."""
