@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from percolator_core.layout.records import Cell, Version
     from percolator_core.observers import Chain, ObserverTransaction
+    from percolator_core.observers.decorator import observer
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import col
     from percolator_core.store.durability import Durability
@@ -78,6 +79,7 @@ __all__ = [
     "backup",
     "col",
     "connect",
+    "observer",
     "restore",
 ]
 
@@ -106,6 +108,7 @@ __getattr__, __dir__ = lazily(
         ),
         "layout.records": ("Cell", "Version"),
         "observers": ("Chain", "ObserverTransaction"),
+        "observers.decorator": ("observer",),
         "schema.definitions": ("TableDefinition",),
         "schema.predicates": ("col",),
         "transaction.snapshot": ("Snapshot",),

@@ -28,6 +28,7 @@ RUN = {
     "how-to/combine-queue.md": [],
     "how-to/counter.md": [],
     "how-to/export-queue.md": [],
+    "how-to/export-table.md": [],
     "how-to/feedback.md": [],
     "how-to/large-tables.md": [],
     "how-to/load-files.md": [],
