@@ -166,7 +166,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), BAD)
+NAMES = "key column none complex sum stars loop arguments twice nothing cycle weak".split()
+
+
+@pytest.mark.parametrize(("text", "expected"), BAD, ids=NAMES)
 def test_a_problem_is_reported_with_the_file_and_the_line(shop: Project, text: str, expected: str) -> None:
     watch(shop, f"from percolator_core import observer\nfrom app.models import Offer\n{text}\n")
     with pytest.raises(ConfigurationError) as raised:

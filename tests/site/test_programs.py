@@ -33,6 +33,7 @@ RUN = {
     "how-to/large-tables.md": [],
     "how-to/load-files.md": [],
     "how-to/publish.md": [],
+    "how-to/python-observers.md": [],
     "how-to/secondary-index.md": [],
     "how-to/test.md": [],
     "how-to/trace.md": ["tutorial.md"],
