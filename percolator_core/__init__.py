@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from percolator_core.layout.records import Cell, Version
     from percolator_core.notifications.row_change import RowChange
     from percolator_core.observers import Chain, ObserverTransaction
+    from percolator_core.observers.decorator import observer
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.schema.predicates import col
     from percolator_core.store.durability import Durability
@@ -80,6 +81,7 @@ __all__ = [
     "backup",
     "col",
     "connect",
+    "observer",
     "restore",
 ]
 
@@ -109,6 +111,7 @@ __getattr__, __dir__ = lazily(
         "layout.records": ("Cell", "Version"),
         "notifications.row_change": ("RowChange",),
         "observers": ("Chain", "ObserverTransaction"),
+        "observers.decorator": ("observer",),
         "schema.definitions": ("TableDefinition",),
         "schema.predicates": ("col",),
         "transaction.snapshot": ("Snapshot",),

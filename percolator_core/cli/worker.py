@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -99,6 +100,16 @@ Http = Annotated[
         help="Serve /metrics, /healthz and /readyz on this address. Default host: 127.0.0.1.",
     ),
 ]
+Reload = Annotated[
+    Path | None,
+    typer.Option(
+        "--reload",
+        metavar="FOLDER",
+        exists=True,
+        file_okay=False,
+        help="For development: restart the workers when a .py, .yaml or .sql file of the folder changes.",
+    ),
+]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="Log this level and above.")]
 
 
@@ -112,6 +123,7 @@ def worker(
     strategy: Strategy = "random",
     rolling: Rolling = False,
     http: Http = None,
+    reload: Reload = None,
     log_level: Level = "info",
     store: StoreOptions,
 ) -> None:
@@ -131,11 +143,12 @@ def worker(
         "strategy": strategy,
         "rolling": rolling,
     }
-    # The parent of several processes runs no code of the chain.
-    chain = load_chain(path, import_functions=processes == 1)
+    # The parent of other processes runs no code of the chain.
+    chain = load_chain(path, import_functions=processes == 1 and reload is None)
     # Stay connected until the last process has ended, so that an embedded store is started only once.
     with store.of_chain(chain) as db:
-        counts, data = _Command(output, chain, db, store.url, processes, address, log_level, settings).run()
+        command = _Command(output, chain, db, store.url, processes, address, reload, log_level, settings)
+        counts, data = command.run()
     output.result(data, counts_table(counts))
 
 
@@ -149,13 +162,14 @@ class _Command:
     url: str
     processes: int
     http: Address | None
+    reload: Path | None
     log_level: LogLevel
     settings: WorkerSettings
 
     def run(self) -> tuple[Counts, dict[str, Any]]:
         """Run until a signal; return the counts, and the result for JSON. Raises KeyboardInterrupt."""
         runner, measures = self._runner()
-        some = {} if self.processes == 1 else {"processes": self.processes}
+        some = {} if self.processes == 1 and self.reload is None else {"processes": self.processes}
         started, stopped = [f"worker{'s' if some else ''} {verb}" for verb in ("started", "stopped")]
         with (
             stopping(runner.stop) as received,
@@ -188,18 +202,20 @@ class _Command:
 
     def _runner(self) -> tuple[Worker | Crew, Mapping[str, Any]]:
         """Return the worker or crew, and the fields of `Subject` that differ between worker and crew."""
-        if self.processes == 1:
+        if self.processes == 1 and self.reload is None:
             from percolator_core.worker import Worker
             from percolator_core.worker.runs import RunTimes
 
             times = RunTimes(self.chain.observers, logged=self.log_level == "debug")
             worker = Worker(self.db, self.chain, **self.settings, listener=times.take)
             return worker, {"times": times.histograms}
-        from percolator_core.crew import Crew
+        from percolator_core.crew import Crew, ReloadingCrew
 
-        crew = Crew(
-            self.chain, self.url, self.db.namespace, self.processes, log_level=self.log_level, **self.settings
-        )
+        arguments = self.chain, self.url, self.db.namespace, self.processes
+        if self.reload is None:
+            crew = Crew(*arguments, log_level=self.log_level, **self.settings)
+        else:
+            crew = ReloadingCrew(*arguments, reload=self.reload, log_level=self.log_level, **self.settings)
         return crew, {
             "times": crew.times,
             "processes": lambda: len(crew.processes),

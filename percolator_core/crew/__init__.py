@@ -4,6 +4,7 @@
 process runs a `percolator_core.worker.Worker` with its own hub, connections and registration.
 """
 
+from percolator_core.crew.reload import ReloadingCrew
 from percolator_core.crew.supervisor import Crew, Served
 
-__all__ = ["Crew", "Served"]
+__all__ = ["Crew", "ReloadingCrew", "Served"]

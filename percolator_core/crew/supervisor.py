@@ -112,7 +112,9 @@ class Crew:
                 f"processes, threads and width are 1 or more, not {processes}, {threads} and {width}"
             )
         self._chain = chain
-        self._orders = Orders(str(chain.path), url, namespace, os.getpid(), settings, log_level)
+        self._orders = Orders(
+            str(chain.folder("a crew of processes")), url, namespace, os.getpid(), settings, log_level
+        )
         self.slots = [_Slot() for _ in range(processes)]
         self._stopping = threading.Event()
         self._stop_sent = False
@@ -143,9 +145,11 @@ class Crew:
         """The counts of all processes, also of ended ones. Thread-safe; no number ever decreases."""
         with self._counting:
             every = [served.counts for served in self._served] + [one.counts for one in self._running()]
+        # A process may have loaded newer declarations than this one.
+        names = sorted({*self._chain.observers, *(name for counts in every for name in counts.observers)})
         observers = {
             name: ObserverCounts.sum([counts.observers[name] for counts in every if name in counts.observers])
-            for name in sorted(self._chain.observers)
+            for name in names
         }
         return Counts(observers, (self._ended or time.monotonic()) - self._began)
 
@@ -210,14 +214,18 @@ class Crew:
         if self._stopping.is_set():
             self._end_stopping_processes(now)
         else:
-            for slot in self.slots:
-                if slot.process is None and now >= slot.start_at:
-                    slot.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
+            self._start_missing(now)
         for key, _ in self._selector.select(_TICK):
             key.data()
         for slot in self.slots:
             if slot.process is not None and slot.process.has_ended():
                 self.retire(slot, slot.process)
+
+    def _start_missing(self, now: float) -> None:
+        assert self._selector is not None
+        for slot in self.slots:
+            if slot.process is None and now >= slot.start_at:
+                slot.process = Process(replace(self._orders, dead=tuple(self._dead)), self._selector)
 
     # Ends.
 
@@ -287,6 +295,9 @@ class Crew:
                 process.send(STOP)
         if now < self._end_at:
             return
+        self._kill_running()
+
+    def _kill_running(self) -> None:
         for process in self._running():
             if not process.has_ended():
                 log.error(

@@ -1,4 +1,4 @@
-"""Observers: their declarations in YAML, the chain that they form, and its graph."""
+"""Observers: their declarations in YAML and in Python, the chain that they form, and its graph."""
 
 from percolator_core.observers.chain import Chain
 from percolator_core.observers.guard import Guard, ObserverTransaction, guards

@@ -1,7 +1,8 @@
 """A chain: the observers of one folder, checked together.
 
 A chain is a folder with ``chain.yaml`` and one YAML file per observer: every other ``*.yaml`` or ``*.yml``
-file in it declares an observer. Subfolders and hidden files are ignored.
+file in it declares an observer. Subfolders and hidden files are ignored. ``chain.yaml`` may also name modules
+with functions that ``@observer`` declares. A notebook or a test makes a chain of such functions alone.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.migration.difference import Allowed, Difference, Wanted, give_base
 from percolator_core.notifications.activation import activate
 from percolator_core.observers.graph import generations, observed_columns
-from percolator_core.observers.loading import load_declarations
+from percolator_core.observers.loading import Loaded, declare, load_declarations
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.runtime.html import html_table
 from percolator_core.schema.definitions import BaseRule
@@ -52,7 +53,8 @@ class Chain:
 
     With ``trace``, each run records the cells that it writes. ``schemas`` are the modules of the typed
     tables. ``models``, by table name, is empty if the project's code was not imported. ``bases`` has the
-    declared bases by table. ``scheduling`` is the ``airflow:`` block.
+    declared bases by table. ``scheduling`` is the ``airflow:`` block. ``has_folder`` is false for a chain of
+    `Chain.of`, whose ``path`` is the current folder.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Chain:
     models: Mapping[str, type[Table]] = field(default_factory=dict, repr=False)
     bases: Mapping[str, BaseDeclaration] = field(default_factory=dict, repr=False)
     scheduling: Scheduling = field(default_factory=Scheduling, repr=False)
+    has_folder: bool = field(default=True, repr=False)
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
@@ -80,7 +83,40 @@ class Chain:
         Raises ConfigurationError with one line per problem, or CyclicChain if the only problems are cycles.
         """
         folder = Path(path)
-        loaded = load_declarations(folder, import_functions)
+        return cls._made(load_declarations(folder, import_functions), folder, has_folder=True)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        observers: Iterable[object],
+        *,
+        models: Iterable[type[Table]] = (),
+        tables: Mapping[str, Mapping[str, Any]] | None = None,
+        trace: bool = False,
+    ) -> Chain:
+        """Return a chain of functions, without a folder: for notebooks, scripts and tests.
+
+        Commands, several worker processes, ``executor: processes``, Airflow and Spark need a chain in a
+        folder.
+
+        Args:
+            name: the chain's name: a lower-case letter, then up to 62 of a-z, 0-9 and _.
+            observers: functions that `percolator_core.observer` declares, or modules with such functions.
+            models: the typed tables.
+            tables: the raw tables, with settings as in ``chain.yaml``:
+                ``{"queue": {"tablets": 1, "notify_only": ["added"]}}``.
+            trace: each run records the cells that it writes.
+
+        Raises:
+            ConfigurationError: one line per problem, with the file and line of the function.
+            CyclicChain: the only problems are cycles.
+        """
+        loaded = declare(name, observers, models, tables or {}, trace=trace)
+        return cls._made(loaded, Path(), has_folder=False)
+
+    @classmethod
+    def _made(cls, loaded: Loaded, folder: Path, *, has_folder: bool) -> Chain:
         declared, observers = loaded.chain, loaded.observers
         return cls(
             declared.chain,
@@ -95,7 +131,17 @@ class Chain:
             loaded.models,
             {name: table.base for name, table in declared.tables.items() if table.base is not None},
             declared.airflow,
+            has_folder,
         )
+
+    def folder(self, purpose: str) -> Path:
+        """Return the chain's folder. Raises ConfigurationError, which names the purpose, if it has none."""
+        if not self.has_folder:
+            raise ConfigurationError(
+                f"the chain {self.name} was made by Chain.of, and {purpose} needs a chain in a folder: put "
+                "its functions into a module, and name it under 'observers' in chain.yaml"
+            )
+        return self.path
 
     def create_tables(self, db: Database, *, rolling: bool = False) -> None:
         """Create the chain's missing tables in ``db`` and activate its observers. This may be repeated.

@@ -245,6 +245,11 @@ class ChainDeclaration(Declaration):
         description="The raw tables that the chain's observers watch, read and write, and the bases of typed "
         "tables.",
     )
+    observers: Modules = Field(
+        (),
+        description="The module with functions that '@observer' declares, such as webindex.observers, or a "
+        "list of modules. They are observers of the chain beside those of YAML files.",
+    )
     trace: StrictBool = Field(
         False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."
     )

@@ -40,6 +40,7 @@ _PATTERNS: Final = {
     "function": "is not module:function; write for instance observers.webindex.parse:process",
     "tables": "is not a table's name; write one without dots",
     "schemas": "is not a module's name; write for instance schemas.webindex",
+    "observers": "is not a module's name; write for instance webindex.observers",
 }
 _TYPES: Final = {
     "string_type": "text",

@@ -58,8 +58,8 @@ def import_function(name: str) -> ObserverFunction:
         ]
         mend = did_you_mean(attribute, functions) or "; define it as 'def process(t, cell)', or fix the name"
         raise ValueError(f"module {quoted(module_name)} has no {quoted(attribute)}{mend}") from None
-    _check(name, function)
-    return function  # type: ignore[no-any-return]  # an attribute of a module is Any; _check has checked it
+    check_function(name, function)
+    return function  # type: ignore[no-any-return]  # an attribute of a module is Any
 
 
 def not_imported(name: str) -> ObserverFunction:
@@ -165,7 +165,7 @@ def _nearest_module(missing: str) -> str:
     return did_you_mean(missing, siblings)
 
 
-def _check(name: str, function: object) -> None:
+def check_function(name: str, function: object) -> None:
     """Raise ValueError unless this is a function of two arguments, not asynchronous and no generator."""
     if not callable(function):
         kind = type(function).__name__

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
 from percolator_core.layout.keys import EVERY_COLUMN
@@ -24,28 +26,48 @@ from percolator_core.observers.imports import (
     not_imported,
 )
 from percolator_core.observers.observer import Observer
+from percolator_core.observers.parts import Known, problems_of
+from percolator_core.observers.python_file import find_file
+from percolator_core.observers.python_observers import Read, of_functions, of_modules
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from percolator_core.observers.graph import Graph
+    from percolator_core.observers.observer import Column
+    from percolator_core.tables.model import Table
 
 CHAIN_FILE: Final = "chain.yaml"
 
 
 def stamps(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return a chain's YAML files and their modification times (ns), to detect a change."""
+    """Return the files of a chain's declarations and their modification times (ns), to detect a change.
+
+    These are its YAML files, and the modules with its observers; not the modules that those import.
+    """
     found = set()
-    for file in folder.glob("*.y*ml"):
+    files = [*folder.glob("*.y*ml")]
+    with suppress(OSError):
+        files += _modules_of(folder, (folder / CHAIN_FILE).stat().st_mtime_ns)
+    for file in files:
         # Another process may remove the file at this moment.
         with suppress(OSError):
-            found.add((file.name, file.stat().st_mtime_ns))
+            found.add((file.name if file.parent == folder else str(file), file.stat().st_mtime_ns))
     return frozenset(found)
+
+
+@lru_cache(maxsize=256)
+def _modules_of(folder: Path, _stamp: int) -> tuple[Path, ...]:
+    """Return the files of the modules that ``chain.yaml`` names under ``observers``."""
+    problems = Problems()
+    file = read_yaml(folder / CHAIN_FILE, problems)
+    chain = None if file is None else validate(ChainDeclaration, file, problems)
+    names = () if chain is None else chain.observers
+    return tuple(place for name in names if (place := find_file(name, folder)) is not None)
 
 
 class Loaded(NamedTuple):
@@ -71,6 +93,7 @@ class _Declared(NamedTuple):
     path: Path
     file: YamlFile
     observer: ObserverDeclaration
+    function: ObserverFunction
 
 
 def load_declarations(folder: Path, import_functions: bool) -> Loaded:
@@ -78,12 +101,51 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     problems = Problems()
     files = _observer_files(folder, problems)
     chain, chain_file, tables = _read_chain(folder, import_functions, problems)
-    declared = [found for path in files if (found := _read_observer(path, problems))]
-    if not files:
+    read = [Read(path, file) for path in files if (file := read_yaml(path, problems)) is not None]
+    if chain is not None and chain_file is not None:
+        read += of_modules(chain.observers, chain_file, folder, import_functions, problems)
+    if not files and (chain is None or not chain.observers):
         example = folder / "parse.yaml"
         problems.add(
             f"{folder}: has no observers; add one file per observer beside {CHAIN_FILE}, such as {example}"
         )
+    declared = _validated(read, import_functions, problems)
+    return _loaded(chain, chain_file, tables, declared, problems)
+
+
+def declare(
+    name: str,
+    observers: Iterable[object],
+    models: Iterable[type[Table]],
+    tables: Mapping[str, Mapping[str, Any]],
+    *,
+    trace: bool,
+) -> Loaded:
+    """Check a chain of functions, without a folder. Raises as `Chain.of`."""
+    problems = Problems()
+    given = {definition_of(one).name: one for one in models}
+    schemas = sorted({one.__module__ for one in given.values()})
+    data = {"version": 1, "chain": name, "schemas": schemas, "tables": dict(tables), "trace": trace}
+    file = YamlFile.of_arguments("Chain.of", {key: value for key, value in data.items() if value})
+    chain = validate(ChainDeclaration, file, problems)
+    known = _Tables()
+    if chain is not None:
+        typed = {table: definition_of(one) for table, one in given.items()}
+        known = _Tables(_raw_tables(chain) | typed, given, complete=True)
+    declared = _validated(of_functions(observers, problems), True, problems)
+    if not declared and not problems.lines:
+        problems.add("Chain.of: observers: is empty; give functions that '@observer' declares")
+    return _loaded(chain, file, known, declared, problems)
+
+
+def _loaded(
+    chain: ChainDeclaration | None,
+    chain_file: YamlFile | None,
+    tables: _Tables,
+    declared: list[_Declared],
+    problems: Problems,
+) -> Loaded:
+    """Check declarations against each other. Raises ConfigurationError with all problems."""
     _refuse_shared_names(declared, problems)
     for found in declared:
         _check_columns(found, tables, problems)
@@ -92,10 +154,11 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
         known = tables.known if tables.complete else None
         for place, what in unknown_names(chain.airflow, known, names or None):
             problems.add(chain_file.problem(("airflow", *place), what))
-    functions = {found.path: _function(found, import_functions, problems) for found in declared}
+    if tables.complete and not problems.lines:
+        _check_parts(declared, tables, problems)
     definitions = tuple(tables.known[name] for name in sorted(tables.known))
     observers = {
-        found.observer.observer: Observer.from_declaration(found.observer, found.path, functions[found.path])
+        found.observer.observer: Observer.from_declaration(found.observer, found.path, found.function)
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
     graph = build_graph("" if chain is None else chain.chain, definitions, observers)
@@ -144,10 +207,7 @@ def _read_chain(
     chain = None if file is None else validate(ChainDeclaration, file, problems)
     if file is None or chain is None:
         return None, None, _Tables()
-    raw = {
-        name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
-        for name, table in chain.tables.items()
-    }
+    raw = _raw_tables(chain)
     based = {name for name, table in chain.tables.items() if table.is_base_only}
     if import_functions:
         return chain, file, _with_models(chain, file, raw, based, problems)
@@ -155,6 +215,13 @@ def _read_chain(
         # A table with only a base may be a typed one.
         raw = {name: table for name, table in raw.items() if name not in based}
     return chain, file, _Tables(raw, complete=not chain.schemas)
+
+
+def _raw_tables(chain: ChainDeclaration) -> dict[str, TableDefinition]:
+    return {
+        name: TableDefinition(name, table.tablets, tuple(sorted(table.notify_only)))
+        for name, table in chain.tables.items()
+    }
 
 
 def _with_models(
@@ -185,12 +252,14 @@ def _with_models(
     return _Tables(known, models, complete)
 
 
-def _read_observer(path: Path, problems: Problems) -> _Declared | None:
-    file = read_yaml(path, problems)
-    if file is None:
-        return None
-    observer = validate(ObserverDeclaration, file, problems)
-    return None if observer is None else _Declared(path, file, observer)
+def _validated(read: Iterable[Read], import_functions: bool, problems: Problems) -> list[_Declared]:
+    found = []
+    for path, file, function in read:
+        observer = validate(ObserverDeclaration, file, problems)
+        if observer is not None:
+            known = function or _function(observer.function, file, import_functions, problems)
+            found.append(_Declared(path, file, observer, known))
+    return found
 
 
 def _refuse_shared_names(declared: list[_Declared], problems: Problems) -> None:
@@ -267,14 +336,25 @@ def _mode_problem(mode: str, definition: TableDefinition, column: str, tables: _
     return None
 
 
-def _function(found: _Declared, import_functions: bool, problems: Problems) -> ObserverFunction:
-    name = found.observer.function
+def _function(name: str, file: YamlFile, import_functions: bool, problems: Problems) -> ObserverFunction:
     if import_functions:
         try:
             return import_function(name)
         except ValueError as error:
-            problems.add(found.file.problem(("function",), str(error)), getattr(error, "cause", None))
+            problems.add(file.problem(("function",), str(error)), getattr(error, "cause", None))
     return not_imported(name)
+
+
+def _check_parts(declared: list[_Declared], tables: _Tables, problems: Problems) -> None:
+    """Report what the ready-made parts need that the functions use, and what is not there."""
+    observed: dict[Column, list[str]] = {}
+    for found in declared:
+        for column in found.observer.observe:
+            observed.setdefault(column, []).append(found.observer.observer)
+    known = Known(tables.known, tables.models, observed)
+    for found in declared:
+        for place, what in problems_of(found.observer, found.function, known):
+            problems.add(found.file.problem(place, what))
 
 
 def _refuse_cycles(graph: Graph, files: Mapping[str, YamlFile], problems: Problems) -> None:

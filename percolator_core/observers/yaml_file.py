@@ -53,11 +53,15 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """The data of a file, and the YAML nodes that it was built from."""
+    """The data of a file, and the YAML nodes that it was built from.
+
+    ``line`` is the line of a problem with a field that is not in the file; None names no line.
+    """
 
     label: str
     data: Any
     root: yaml.Node
+    line: int | None = None
 
     @classmethod
     def of_arguments(cls, label: str, data: dict[str, Any]) -> YamlFile:
@@ -72,7 +76,7 @@ class YamlFile:
 
     def find(self, location: Location) -> tuple[int | None, str]:
         """Return the line of the deepest part of ``location`` in the file, and the field's name."""
-        node, line, field = self.root, None, ""
+        node, line, field = self.root, self.line, ""
         for position, part in enumerate(location):
             found = _child(node, part)
             if found is None:

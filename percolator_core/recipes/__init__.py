@@ -8,8 +8,8 @@ from percolator_core.recipes.sinks import NotTaken, Sink
 from percolator_core.recipes.sinks.http_server import HTTPSink
 from percolator_core.recipes.sinks.kafka import KafkaSink
 from percolator_core.recipes.sinks.opensearch import OpenSearchSink
-from percolator_core.recipes.sinks.postgresql import PostgresSink
-from percolator_core.recipes.sinks.sqlite_file import SQLiteSink
+from percolator_core.recipes.sinks.postgresql import PostgresSink, PostgresTable
+from percolator_core.recipes.sinks.sqlite_file import SQLiteSink, SQLiteTable
 
 __all__ = [
     "CombineQueue",
@@ -22,7 +22,9 @@ __all__ = [
     "NotTaken",
     "OpenSearchSink",
     "PostgresSink",
+    "PostgresTable",
     "SQLiteSink",
+    "SQLiteTable",
     "SecondaryIndex",
     "Sink",
 ]

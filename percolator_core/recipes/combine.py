@@ -10,13 +10,17 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from percolator_core.database import Database
-from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
+from percolator_core.layout.records import MAX_TIMESTAMP, Cell
+from percolator_core.observers.parts import Need, Part
+from percolator_core.recipes.cells import Into, cells_of
 from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
+from percolator_core.tables.annotations import value_codec
 
-Fold: TypeAlias = Callable[[bytes | None, Sequence[bytes]], bytes | None]
+Fold: TypeAlias = Callable[[Any, Sequence[Any]], Any]
+"""Returns the new value of a cell from its old value and some items; None stands for no value."""
 
 ADDED: Final = "added"
 """The notify-only column of the queue's table."""
@@ -38,12 +42,12 @@ _sequence: Final = itertools.count()
 """The last part of a row's key, after the start timestamp: it distinguishes the rows of one transaction."""
 
 
-class CombineQueue:
+class CombineQueue(Part):
     """Items for many keys, in one table, which are folded into one cell for each key.
 
-    The table has a notify-only column ``added``. Use few tablets, because every run reads all tablets. The
-    observer is weak, observes ``added``, and calls `drain`. It declares ``feedback: true``, because it
-    notifies itself if items are left.
+    The table is raw, and has a notify-only column ``added``. Use few tablets, because every run reads all
+    tablets. The observer is weak, observes ``added``, and calls `drain`. It declares ``feedback: true``,
+    because it notifies itself if items are left.
 
     Every item is folded exactly once: the transaction that folds an item deletes it. A run folds the items of
     a key in the order of their transactions' start timestamps, and the items of one transaction in the order
@@ -51,23 +55,40 @@ class CombineQueue:
     that started later were folded.
     """
 
-    __slots__ = ("_fold", "_into", "_most", "_table")
+    __slots__ = ("_cells", "_decode", "_encode", "_fold", "_most", "_table")
 
-    def __init__(self, table: str, into: tuple[str, str], fold: Fold, *, most: int = 512) -> None:
-        """``into`` is the table and the column of the cells. The key of the items is the row of their cell.
+    def __init__(self, table: str, into: Into, fold: Fold, *, items: Any = None, most: int = 512) -> None:
+        """Name the queue's table, and the cells into which the items are folded.
 
-        ``fold`` gets the value of a cell (None without a cell) and a sequence of items, and returns the new
-        value, or None to delete the cell. ``fold`` must not have side effects, because a run may be repeated.
-        One transaction folds at most ``most`` items (1 or more, else ValueError), and at most about 4 MiB.
+        Args:
+            table: the table of the queue, without other data.
+            into: ``("accounts", "balance")`` of a raw table, whose row keys are the keys of the items. Or a
+                column of a typed table, ``Account.balance`` or ``(Account, "balance")``. Then a key is the
+                value of the table's key, a tuple of values, a mapping of the columns to values, or a row. A
+                fold inserts a row that does not exist, if all other columns have a default or may be null.
+            fold: gets the value of a cell (None without a value) and a sequence of items, and returns the new
+                value. None deletes the cell of a raw table, and is null in a typed table. ``fold`` must not
+                have side effects, because a run may be repeated.
+            items: the type of the items, such as ``Decimal``, ``tuple[str, int]`` or a model. Default: the
+                type of the column; bytes if the table is raw.
+            most: one transaction folds at most this many items, 1 or more, and at most about 4 MiB.
+
+        Raises:
+            ValueError: ``most`` is out of range.
+            TypeError, UnknownColumn, ConfigurationError: ``into`` is no column, is a column of a key, or
+                ``items`` includes None.
         """
         if most < 1:
             raise ValueError(f"most is 1 or more, not {most}")
         self._table = table
-        self._into = into
+        self._cells = cells_of(into)
+        self._encode, self._decode = self._cells.encode, self._cells.decode
+        if items is not None:
+            self._encode, self._decode = value_codec(items, f"items of the queue {table}")
         self._fold = fold
         self._most = most
 
-    def add(self, t: AnyTransaction, key: str | bytes, value: bytes) -> None:
+    def add(self, t: AnyTransaction, key: Any, value: Any) -> None:
         """Add an item for ``key`` when ``t`` commits. The item conflicts with no other transaction.
 
         The call takes the snapshot of ``t``, which costs a round trip if ``t`` has read nothing yet.
@@ -75,26 +96,29 @@ class CombineQueue:
         Raises:
             UnknownTable, UnknownColumn: the queue's table does not exist, or has no such notify-only column.
             ConfigurationError: the observer does not declare the queue's column.
-            TypeError, ValueError: as `Transaction.set`; a key has at most 65,000 bytes.
+            TypeError, ValueError: the key or the value is not of its type; an encoded key has more than
+                65,000 bytes.
             StoreUnavailable: the store does not answer.
         """
         start = t.start_timestamp
-        slice_row = _slice_row(row_bytes(key), start // _SLICE)
-        t.set(self._table, slice_row + _ITEM.pack(start, next(_sequence)), VALUE, value)
+        slice_row = _slice_row(self._cells.row(key), start // _SLICE)
+        t.set(self._table, slice_row + _ITEM.pack(start, next(_sequence)), VALUE, self._encode(value))
         t.notify(self._table, slice_row, ADDED)
 
-    def waiting(self, t: AnyReader, key: str | bytes) -> Iterator[bytes]:
+    def waiting(self, t: AnyReader, key: Any) -> Iterator[Any]:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
 
         In one snapshot each item either is in the cell or waits. The scan is lazy, and has to skip all rows
         that were drained since the previous garbage collection.
 
         Raises:
-            ValueError: the key has more than 65,000 bytes.
+            TypeError, ValueError: as `add`.
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
         """
-        found = row_bytes(key)
-        return (item for _, item in self._items(t, _slice_row(found, 0), _slice_row(found, _END)))
+        found = self._cells.row(key)
+        return (
+            self._decode(item) for _, item in self._items(t, _slice_row(found, 0), _slice_row(found, _END))
+        )
 
     def notify_all(self, db: Database) -> int:
         """Read the whole queue, notify every slice with items, and return the number of slices.
@@ -119,6 +143,8 @@ class CombineQueue:
         Raises:
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
             ConfigurationError: the observer does not declare its writes.
+            RowNotFound: the row of a typed table does not exist, and a fold cannot insert it. The items wait.
+            TypeError, ValueError: the new value does not fit the column of a typed table. The items wait.
         """
         key, time = split_row(cell.row)
         later = _slice_row(key, _TIME.unpack(time)[0] + 1)
@@ -130,18 +156,28 @@ class CombineQueue:
             taken += self._items(t, later, _slice_row(key, _END), self._most - len(taken))
         sizes = itertools.accumulate(len(item) for _, item in taken)
         folded = taken[: 1 + sum(size < _BYTES for size in sizes)]
-        table, column = self._into
-        value = self._fold(t.get(table, key, column), [item for _, item in folded])
-        if value is None:
-            t.delete(table, key, column)
-        else:
-            t.set(table, key, column, value)
+        items = [self._decode(item) for _, item in folded]
+        self._cells.change(t, key, lambda value: self._fold(value, items))
         for row, _ in folded:
             t.delete(self._table, row, VALUE)
         if len(folded) < len(taken) or len(taken) == self._most:
             # Items of later slices have notifications of their own.
             t.notify(self._table, cell.row, ADDED)
         return len(folded)
+
+    def value(self, t: AnyReader, key: Any) -> Any:
+        """Return the value of the key's cell, without the items that wait; None without a value."""
+        return self._cells.get(t, self._cells.row(key))
+
+    def _needs(self, method: str) -> Need:
+        """Return the requirements of a method, for the check of a chain."""
+        need = Need(raw={self._table: (ADDED,)})
+        if method == "add":
+            return need + Need(writes=((self._table, ADDED), (self._table, VALUE)))
+        if method == "drain":
+            own = Need(observes=((self._table, ADDED),), writes=((self._table, ADDED), (self._table, VALUE)))
+            return need + own + self._cells.need
+        return need
 
     def _items(
         self, t: AnyReader, start: bytes, stop: bytes, most: int | None = None

@@ -17,14 +17,16 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from percolator_core.database import Database
 from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
 from percolator_core.observers import Chain
+from percolator_core.observers.parts import Need, Part
 from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
-from percolator_core.recipes.sinks import Sink
+from percolator_core.recipes.sinks import Sink, row_codec
 from percolator_core.runtime.log import Log
+from percolator_core.tables.model import Table, definition_of
 
 LAST: Final = "last"
 """The observed column with the sequence number of a key's newest item. Every add writes this column."""
@@ -49,7 +51,7 @@ class Item(NamedTuple):
     payload: bytes
 
 
-class ExportQueue:
+class ExportQueue(Part):
     """Changes of many keys, in one table. The changes of each key are passed to a sink in commit order.
 
     Use few tablets, because every run reads all tablets. The observer is strong, observes the columns
@@ -108,6 +110,23 @@ class ExportQueue:
         t.set(self._table, row, LAST, _SEQUENCE.pack(sequence))
         t.set(self._table, row + _SEQUENCE.pack(sequence), PAYLOAD, payload)
         return sequence
+
+    def add_row(self, t: AnyTransaction, row: Table) -> int:
+        """Add an item with a row of a typed table: its row key, and its fields as JSON. Returns as `add`.
+
+        Call this in the transaction that writes the row.
+
+        Raises:
+            ValueError: a value cannot be written as JSON and restored, such as bytes that are not UTF-8.
+            Others: as `add`.
+        """
+        model = type(row)
+        key = model.row_key(**{name: row[name] for name in definition_of(model).key})
+        return self.add(t, key, row_codec(model)[0](row))
+
+    def add_removal(self, t: AnyTransaction, model: type[Table], /, **key: Any) -> int:
+        """Add an item with an empty payload for a row that ``t`` removes. Returns and raises as `add`."""
+        return self.add(t, model.row_key(**key), b"")
 
     def waiting(self, t: AnyReader, key: str | bytes, limit: int | None = None) -> list[Item]:
         """Return up to ``limit`` items of ``key`` that are not exported yet, ordered by sequence number.
@@ -172,6 +191,15 @@ class ExportQueue:
             with db.transaction() as t:
                 t.set(self._table, row, MORE, b"")
         return len(key_rows)
+
+    def _needs(self, method: str) -> Need:
+        """Return the requirements of a method, for the check of a chain."""
+        last, more, done, payload = ((self._table, name) for name in (LAST, MORE, DONE, PAYLOAD))
+        if method in {"add", "add_row", "add_removal"}:
+            return Need({self._table: ()}, writes=(last, payload))
+        if method == "export":
+            return Need({self._table: ()}, observes=(last, more), writes=(more, done, payload))
+        return Need({self._table: ()})
 
     def _batch(self, t: AnyTransaction, row: bytes) -> tuple[list[Item], bool]:
         """Return the items of one run, and True if further items wait."""

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from percolator_core.database import Database
 from percolator_core.layout.records import MAX_ROW, row_bytes
+from percolator_core.observers.parts import Need, Part
 from percolator_core.recipes.rows import AnyReader, AnyTransaction
 from percolator_core.runtime.batches import batched
 from percolator_core.transaction.snapshot import Snapshot
@@ -48,8 +49,10 @@ class Difference:
     missing: bool
 
 
-class SecondaryIndex:
-    """An index of one column of one table. The entries need a raw table of their own.
+class SecondaryIndex(Part):
+    """An index of one column of a raw table. The entries need a raw table of their own.
+
+    A typed table declares its indexes in its model instead, as `Indexed` or `Unique`.
 
     Index and data agree in every snapshot if all writes of the column use the index. It does not make values
     unique: two transactions may find no row, and then set the same value in different rows, without a
@@ -159,6 +162,12 @@ class SecondaryIndex:
             for batch in batched(self._differences(snapshot), _BATCH):
                 repaired += db.run(lambda t, batch=batch: self._repair(t, batch))  # type: ignore[misc]
         return repaired
+
+    def _needs(self, method: str) -> Need:
+        """Return the requirements of a method, for the check of a chain."""
+        own = (self._index, ENTRY)
+        writes = {"set": ((self._table, self._column), own), "delete": ((self._table, self._column), own)}
+        return Need({self._table: (), self._index: ()}, writes={**writes, "update": (own,)}.get(method, ()))
 
     def _indexed(self, value: bytes | None) -> bytes | None:
         return value if value is None or self._key is None else self._key(value)

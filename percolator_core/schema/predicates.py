@@ -96,12 +96,13 @@ class Joined(Predicate):
 
 
 class ColumnExpression:
-    """A column in a predicate: ``Document.page_rank > 0.5``."""
+    """A column in a predicate: ``Document.page_rank > 0.5``. ``model`` is the class that was asked for it."""
 
-    __slots__ = ("name",)
+    __slots__ = ("model", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, model: type | None = None) -> None:
         self.name = name
+        self.model = model
 
     def __eq__(self, other: object) -> Predicate:  # type: ignore[override]
         return IsNull(self.name) if other is None else Comparison(self.name, "=", other)

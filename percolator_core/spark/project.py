@@ -49,7 +49,7 @@ class Project:
     @classmethod
     def of(cls, chain: Chain, code: Path, spark: SparkContext) -> Project:
         """Collect a project from the folder ``code``, and broadcast it if executors need the archive."""
-        code, folder = code.resolve(), chain.path.resolve()
+        code, folder = code.resolve(), chain.folder("Spark").resolve()
         functions = [observer.function_name for observer in chain.observers.values()]
         names = imported_names(code, [*functions, *chain.schemas])
         files = {

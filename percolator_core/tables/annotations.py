@@ -65,7 +65,40 @@ def unwrapped(annotation: Any, metadata: list[Any]) -> tuple[Any, bool]:
             return annotation, nullable
 
 
-def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
+def codec_of(
+    annotation: Any, metadata: Iterable[Any], where: str, whole: Any
+) -> tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """Return the name of the column type, and the functions that convert a value to bytes and back.
+
+    ``annotation`` and ``metadata`` are those of `unwrapped`; JSON values are those of ``whole``. ``where`` is
+    for messages. The first function raises TypeError or ValueError with the reason.
+    """
+    name, convert, restore = _type_of(annotation, metadata, where)
+    if name == "json":
+        return name, *json_codec(whole)
+    kind = column_type(name)
+    encode = kind.encode if convert is None else _composed(kind.encode, convert)
+    return name, encode, kind.decode if restore is None else _composed(restore, kind.decode)
+
+
+def value_codec(annotation: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """Return the functions that convert values of any type, also of a model, to bytes and back.
+
+    Raises ConfigurationError if the type includes None.
+    """
+    metadata: list[Any] = []
+    plain, nullable = unwrapped(annotation, metadata)
+    if nullable:
+        raise ConfigurationError(f"{where}: the values cannot be None: leave out None")
+    _, encode, decode = codec_of(plain, metadata, where, annotation)
+    return encode, decode
+
+
+def _composed(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: outer(inner(value))
+
+
+def _type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
     """Return the name of the column type, and the conversions before encoding and after decoding."""
     if annotation in _ALIASES:
         return _ALIASES[annotation], None, None

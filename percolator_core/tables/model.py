@@ -32,8 +32,8 @@ from percolator_core.schema.definitions import (
 )
 from percolator_core.schema.predicates import ColumnExpression
 from percolator_core.schema.row_keys import KeyCodec
-from percolator_core.schema.types import column_type, encode_value
-from percolator_core.tables.annotations import json_codec, type_of, unwrapped
+from percolator_core.schema.types import encode_value, shown
+from percolator_core.tables.annotations import codec_of, unwrapped
 
 if TYPE_CHECKING:
     # Without this base class type checkers refuse every subclass of `Table`.
@@ -106,7 +106,7 @@ class _TableType(_ModelType):
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
         fields = cls.__dict__.get("__pydantic_fields__", ())  # missing during the creation of the class
         if name in fields:
-            return ColumnExpression(name)
+            return ColumnExpression(name, cls)
         return super().__getattr__(name)  # type: ignore[misc]
 
 
@@ -309,25 +309,26 @@ def _field(model: type[Table], name: str, info: FieldInfo) -> Field:
             "aware values"
         )
     before = next((one.name for one in metadata if isinstance(one, RenamedFrom)), "")
-    type_name, convert, restore = type_of(annotation, metadata, where)
+    type_name, encode, decode = codec_of(annotation, metadata, where, info.annotation)
     if role == "key" and nullable:
         raise ConfigurationError(f"{where}: a column of the key cannot be null: leave out None")
     if role is not None and type_name == "json":
         raise ConfigurationError(
             f"{where}: JSON values have no order, so this column cannot be in a key or an index"
         )
-    kind = column_type(type_name)
-    if type_name == "json":
-        encode, decode = json_codec(info.annotation)
-        return Field(Column(name, type_name, nullable), role, encode, decode, before)
-    return Field(
-        Column(name, type_name, nullable),
-        role,
-        kind.encode if convert is None else _composed(kind.encode, convert),
-        kind.decode if restore is None else _composed(restore, kind.decode),
-        before,
-    )
+    return Field(Column(name, type_name, nullable), role, encode, decode, before)
 
 
-def _composed(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: outer(inner(value))
+def column_of(column: object) -> tuple[type[Table], str]:
+    """Return the model and the name of a column: of ``Document.page_rank``, or ``(Document, "page_rank")``.
+
+    Raises TypeError for another object, UnknownColumn for a column that the model does not have, and
+    ConfigurationError if the model cannot be a table.
+    """
+    model, name = (column.model, column.name) if isinstance(column, ColumnExpression) else (None, None)
+    if isinstance(column, tuple) and len(column) == 2:
+        model, name = column
+    if not (isinstance(model, type) and issubclass(model, Table) and isinstance(name, str)):
+        raise TypeError(f"{shown(column)} is no column of a model: give one, such as Document.page_rank")
+    definition_of(model).column(name)
+    return model, name

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from percolator_core.errors import ConfigurationError
+from percolator_core.observers.python_file import find_file
 
 LARGEST: Final = 1_000_000
 """A larger file is not read."""
@@ -24,20 +24,13 @@ class Source:
 
 
 def find_source(name: str, folder: Path) -> Source:
-    """Return the source of the function ``module:function``.
-
-    The module is searched in the chain's folder and in all folders above it, because the project is one of
-    them; then in the current folder and in the folders of `sys.path`.
+    """Return the source of the function ``module:function``; `find_file` finds the module.
 
     Raises:
         ConfigurationError: there is no such file on this machine, or the file has no such function.
     """
     module, _, function = name.partition(":")
-    parts = module.split(".")
-    places = [folder, *folder.parents, Path.cwd(), *(Path(one) for one in sys.path if one)]
-    names = (Path(*parts[:-1], f"{parts[-1]}.py"), Path(*parts, "__init__.py"))
-    files = (place / one for place in places for one in names)
-    file = next((one for one in files if one.is_file()), None)
+    file = find_file(module, folder)
     if file is None:
         raise ConfigurationError(
             f"the module {module} is not on the machine that serves the pages: put the project there"

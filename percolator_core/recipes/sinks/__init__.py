@@ -8,9 +8,13 @@ ignores an item whose sequence is not above the stored one.
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol
 
 from percolator_core.errors import PercolatorError
+from percolator_core.tables.annotations import json_codec
+from percolator_core.tables.model import Table
 
 
 class NotTaken(PercolatorError):
@@ -28,6 +32,12 @@ class Sink(Protocol):
         0 and below 2**53, and rises with every item of a key. Return without an error if the sequence is not
         above the key's newest one. Raise any exception if the item was not taken, or if that is unknown.
         """
+
+
+@lru_cache(maxsize=256)
+def row_codec(model: type[Table]) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """Return the functions that convert a row of a typed table to a payload and back."""
+    return json_codec(model)
 
 
 def digest_of(key: bytes) -> str:

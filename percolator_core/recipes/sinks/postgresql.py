@@ -1,4 +1,4 @@
-"""A sink that writes a table of PostgreSQL."""
+"""Sinks that write tables of PostgreSQL: the payloads of items, or the rows of a typed table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.recipes.sinks import seconds
+from percolator_core.recipes.sinks.sql_table import Dialect, RowEffect, SQLTable
+from percolator_core.tables.model import Table
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg import sql
 
 LONGEST_KEY: Final = 2_600
 """A key of `PostgresSink` has at most this many bytes: an entry of PostgreSQL's index is limited."""
@@ -21,6 +22,31 @@ Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Effect: TypeAlias = Callable[[Any, bytes, int, bytes], object]
 
 T = TypeVar("T")
+
+
+def _jsonb(value: Any) -> Any:
+    from psycopg.types.json import Jsonb
+
+    return Jsonb(value)
+
+
+_DIALECT: Final = Dialect(
+    True,
+    {
+        "bool": "boolean",
+        "int": "bigint",
+        "float": "double precision",
+        "str": "text",
+        "bytes": "bytea",
+        "datetime": "timestamptz",
+        "date": "date",
+        "decimal": "numeric({p},{s})",
+        "long decimal": "numeric({p},{s})",
+        "uuid": "uuid",
+        "json": "jsonb",
+    },
+    {"json": _jsonb},
+)
 
 
 class PostgresSink:
@@ -57,7 +83,6 @@ class PostgresSink:
         """
         try:
             import psycopg
-            from psycopg import sql
         except ImportError:
             raise ConfigurationError(
                 "PostgresSink needs psycopg: pip install 'percolator-core[postgres]'"
@@ -69,7 +94,8 @@ class PostgresSink:
         self._lock = Lock()
         self._idle: list[Connection] = []
         self._is_closed = False
-        self._name = sql.Identifier(*table.split(".", 1))
+        # psycopg takes a percent sign for the beginning of a placeholder.
+        self._name = _DIALECT.name(table).replace("%", "%%")
         self._upsert = self._statement(
             # One statement compares and writes. It locks the row first, and then compares with the newest
             # sequence, also if another process has just committed it.
@@ -78,7 +104,7 @@ class PostgresSink:
             "WHERE excluded.sequence > kept.sequence"
         )
         self._select = self._statement("SELECT sequence, payload FROM {} WHERE key = %s")
-        self._run(self._create_table)
+        self.create(table, "(key bytea PRIMARY KEY, sequence bigint NOT NULL, payload bytea NOT NULL)")
 
     def take(self, key: bytes, sequence: int, payload: bytes) -> None:
         """Store the item if its sequence is above the key's newest one.
@@ -88,6 +114,10 @@ class PostgresSink:
             ValueError: the key has more than 2,600 bytes.
             Exception: the effect failed, and nothing was written.
         """
+        self.apply(key, sequence, payload, self._effect)
+
+    def apply(self, key: bytes, sequence: int, payload: bytes, effect: Effect | None) -> None:
+        """Take an item as `take`, with this effect."""
         if len(key) > LONGEST_KEY:
             raise ValueError(
                 f"a key of this sink has at most {LONGEST_KEY} bytes, not {len(key)}: add items with a digest"
@@ -95,15 +125,15 @@ class PostgresSink:
 
         def write(connection: Connection) -> None:
             changed = connection.execute(self._upsert, (key, sequence, payload))
-            if changed.rowcount and self._effect is not None:
-                self._effect(connection, key, sequence, payload)
+            if changed.rowcount and effect is not None:
+                effect(connection, key, sequence, payload)
 
-        self._run(write)
+        self.run(write)
 
     def get(self, key: str | bytes) -> tuple[int, bytes] | None:
         """Return the newest sequence and payload of a key, or None. Raises psycopg.Error."""
         key = key.encode() if isinstance(key, str) else key
-        found = self._run(lambda connection: connection.execute(self._select, (key,)).fetchone())
+        found = self.run(lambda connection: connection.execute(self._select, (key,)).fetchone())
         return None if found is None else (found[0], found[1])
 
     def close(self) -> None:
@@ -120,7 +150,7 @@ class PostgresSink:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, work: Callable[[Connection], T]) -> T:
+    def run(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction.
 
         A connection that was used before may have died, so the work is repeated once on a new one. If the
@@ -173,22 +203,64 @@ class PostgresSink:
             raise
         return connection
 
-    def _create_table(self, connection: Connection) -> None:
-        exists = connection.execute(
-            "SELECT to_regclass(%s) IS NOT NULL", (self._name.as_string(connection),)
-        ).fetchone()
-        if exists == (True,):
-            return  # the user may lack the right to create tables
-        # Processes that start together would both find no table, and one of them would fail.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._name.as_string(connection),))
-        connection.execute(
-            self._statement(
-                "CREATE TABLE IF NOT EXISTS {} "
-                "(key bytea PRIMARY KEY, sequence bigint NOT NULL, payload bytea NOT NULL)"
-            )
-        )
+    def create(self, table: str, columns: str) -> None:
+        """Create a table if it is missing. ``columns`` is SQL, the columns and the key in parentheses."""
+        name = _DIALECT.name(table)
 
-    def _statement(self, text: Any) -> sql.Composed:
-        from psycopg import sql
+        def work(connection: Connection) -> None:
+            exists = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
+            if exists == (True,):
+                return  # the user may lack the right to create tables
+            # Processes that start together would both find no table, and one of them would fail.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {name} {columns}".encode())
 
-        return sql.SQL(text).format(self._name)
+        self.run(work)
+
+    def _statement(self, text: str) -> bytes:
+        return text.format(self._name).encode()
+
+
+class PostgresTable(SQLTable):
+    """A table of PostgreSQL with the rows of a typed table. It needs the extra ``postgres``.
+
+    Each column has the type of PostgreSQL that has the same values: text, bigint, numeric, timestamptz, jsonb
+    and so on. PostgreSQL's text and jsonb have no zero character: a row with one is refused. The encoded key
+    of a row has at most 2,600 bytes.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        model: type[Table],
+        table: str | None = None,
+        *,
+        effect: RowEffect | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """The connection is opened at the first use.
+
+        Args:
+            conninfo: the database, as for libpq: ``host=… dbname=…`` or ``postgresql://…``.
+            model: the typed table.
+            table: the name of the SQL table, with ``schema.`` in front if it is not in the search path.
+                Default: the name of the typed table.
+            effect: as for `SQLiteTable`, with psycopg's connection.
+            timeout: seconds to wait for the connection, and for each statement, above 0.
+
+        Raises:
+            ConfigurationError: the model cannot be a table.
+            ValueError: the timeout is not valid.
+        """
+        super().__init__(model, table, _DIALECT, effect)
+        self._conninfo = conninfo
+        self._timeout = seconds(timeout)
+
+    def _open(self) -> PostgresSink:
+        sink = PostgresSink(self._conninfo, f"{self.table}_exports", timeout=self._timeout)
+        try:
+            sink.create(self.table, self.statements.columns)
+        except BaseException:
+            sink.close()
+            raise
+        return sink

@@ -1,17 +1,51 @@
-"""A sink that writes an SQLite file."""
+"""Sinks that write an SQLite file: the payloads of items, or the rows of a typed table."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, TypeVar
+
+from percolator_core.recipes.sinks import seconds
+from percolator_core.recipes.sinks.sql_table import Dialect, RowEffect, SQLTable
+from percolator_core.tables.model import Table
 
 _PAUSE: Final = 0.01
 
 Effect: TypeAlias = Callable[[sqlite3.Connection, bytes, int, bytes], object]
+
+T = TypeVar("T")
+
+
+_DIALECT: Final = Dialect(
+    False,
+    {
+        "bool": "INTEGER",
+        "int": "INTEGER",
+        "float": "REAL",
+        "str": "TEXT",
+        "bytes": "BLOB",
+        "datetime": "TEXT",
+        "date": "TEXT",
+        # SQLite has floats, and no exact decimals.
+        "decimal": "NUMERIC",
+        "long decimal": "TEXT",
+        "uuid": "TEXT",
+        "json": "TEXT",
+    },
+    {
+        "decimal": str,
+        "datetime": lambda value: value.isoformat(),
+        "date": lambda value: value.isoformat(),
+        "uuid": str,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+    },
+    loose=frozenset({"float"}),  # SQLite stores NaN as null
+)
 
 
 class SQLiteSink:
@@ -62,6 +96,10 @@ class SQLiteSink:
             sqlite3.Error: nothing was written: the disk is full, or another process has the lock.
             Exception: the effect failed, and nothing was written.
         """
+        self.apply(key, sequence, payload, self._effect)
+
+    def apply(self, key: bytes, sequence: int, payload: bytes, effect: Effect | None) -> None:
+        """Take an item as `take`, with this effect."""
         connection = self._connection
         with self._lock:
             try:
@@ -76,22 +114,24 @@ class SQLiteSink:
                     "WHERE excluded.sequence > kept.sequence",
                     (key, sequence, payload),
                 )
-                if changed.rowcount and self._effect is not None:
-                    self._effect(connection, key, sequence, payload)
+                if changed.rowcount and effect is not None:
+                    effect(connection, key, sequence, payload)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of statements that change no item, each in a transaction of its own."""
+        with self._lock:
+            return work(self._connection)
+
     def get(self, key: str | bytes) -> tuple[int, bytes] | None:
         """Return the newest sequence and payload of a key, or None."""
         key = key.encode() if isinstance(key, str) else key
-        with self._lock:
-            found = self._connection.execute(
-                f"SELECT sequence, payload FROM {self._name} WHERE key = ?",  # noqa: S608
-                (key,),
-            ).fetchone()
+        select = f"SELECT sequence, payload FROM {self._name} WHERE key = ?"  # noqa: S608
+        found = self.run(lambda connection: connection.execute(select, (key,)).fetchone())
         return None if found is None else (found[0], found[1])
 
     def close(self) -> None:
@@ -122,3 +162,48 @@ class SQLiteSink:
             f"CREATE TABLE IF NOT EXISTS {self._name} "
             "(key BLOB PRIMARY KEY, sequence INTEGER NOT NULL, payload BLOB NOT NULL)"
         )
+
+
+class SQLiteTable(SQLTable):
+    """A table of an SQLite file with the rows of a typed table.
+
+    A datetime, a date and a UUID are text, as is a decimal with over 15 digits; other decimals are NUMERIC.
+    JSON is text, and a bool is 0 or 1. A NaN becomes null.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        model: type[Table],
+        table: str | None = None,
+        *,
+        effect: RowEffect | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """The file is opened at the first use.
+
+        Args:
+            path: the file, which is created if it is missing; its folder must exist.
+            model: the typed table.
+            table: the name of the SQL table. Default: the name of the typed table.
+            effect: called as ``effect(connection, key, row)`` after each change of a row, in its transaction;
+                ``key`` is a dict, and ``row`` is None if the row was deleted. It must not end the
+                transaction; an exception rolls the change back.
+            timeout: seconds to wait for another process that writes, above 0.
+
+        Raises:
+            ConfigurationError: the model cannot be a table.
+            ValueError: the timeout is not valid.
+        """
+        super().__init__(model, table, _DIALECT, effect)
+        self._path = path
+        self._timeout = seconds(timeout)
+
+    def _open(self) -> SQLiteSink:
+        sink = SQLiteSink(self._path, f"{self.table}_exports", timeout=self._timeout)
+        try:
+            sink.run(lambda connection: connection.execute(self.statements.create))
+        except BaseException:
+            sink.close()
+            raise
+        return sink

@@ -61,7 +61,9 @@ def _texts(user: Viewer, chain: ShownChain, own: Observer) -> dict[str, Any]:
     refused = user.refusal(chain, "code")
     if refused is not None:
         return {"source": None, "declaration": None, "sourceless": refused}
-    declaration = own.file.read_text(encoding="utf-8", errors="replace")
+    # A declaration in Python is part of the source.
+    is_yaml = own.file.suffix != ".py"
+    declaration = own.file.read_text(encoding="utf-8", errors="replace") if is_yaml else None
     try:
         source = find_source(own.function_name, chain.path)
     except ConfigurationError as error:

@@ -119,7 +119,7 @@ class Offload:
 
     def __init__(self, db: Database, chain: Chain, *, prefetch: bool) -> None:
         self._db = db
-        self._chain = str(chain.path.resolve())
+        self._chain = str(chain.folder("executor: processes").resolve())
         self._prefetch = prefetch
         self._lock = threading.Lock()
         self._every: set[_Child] = set()

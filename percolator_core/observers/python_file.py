@@ -1,0 +1,270 @@
+"""Read the observers that a Python module declares with ``@observer``, without running the module.
+
+A decorator is found above a ``def`` at the top level of the module. Its arguments are literals, names of
+constants of the module, or columns of models such as ``Offer.price``. For a column the class of the model is
+searched, also in the modules from which it is imported, because the class has the table's name. So a chain
+with observers in Python is read like one with YAML files, by a scheduler or a page that has none of the
+project's packages.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from percolator_core.observers.yaml_file import YamlFile, quoted
+
+_LIBRARY: Final = "percolator_core"
+_DEEPEST: Final = 20
+"""The longest way of imports from a name to its definition."""
+
+
+class NotRead(ValueError):
+    """A module or an argument cannot be read without running code; ``line`` is 0 for the whole file."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+class Observers(NamedTuple):
+    """The declarations of a module as the data of YAML files with lines, and the reasons why others are none.
+
+    ``names`` are the functions of both.
+    """
+
+    files: list[YamlFile]
+    unread: list[NotRead]
+    names: set[str]
+
+
+def find_file(module: str, folder: Path) -> Path | None:
+    """Return the file of a module, None if there is none.
+
+    The chain's ``folder`` and all folders above it are searched, because the project is one of them; then the
+    current folder and the folders of `sys.path`.
+    """
+    *above, last = module.split(".")
+    names = (Path(*above, f"{last}.py"), Path(*above, last, "__init__.py"))
+    places = [folder, *folder.absolute().parents, Path.cwd(), *(Path(one) for one in sys.path if one)]
+    return next((place / one for place in places for one in names if (place / one).is_file()), None)
+
+
+def read_observers(module: str, file: Path, folder: Path) -> Observers:
+    """Read the declarations in a module, in their order. ``folder`` is the chain's.
+
+    Raises NotRead if the file cannot be read, or is no Python.
+    """
+    source = _Module.of(module, file, folder)
+    found = Observers([], [], set())
+    for node in source.tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and source.is_observer(decorator.func):
+                found.names.add(node.name)
+                try:
+                    found.files.append(_declaration(source, node, decorator))
+                except NotRead as error:
+                    found.unread.append(error)
+    return found
+
+
+def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+    values: dict[str, ast.expr] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise NotRead(
+                keyword.value.lineno, "'**' cannot be read without running code; name each argument"
+            )
+        values[keyword.arg] = keyword.value
+    data: dict[str, Any] = {"version": 1, "observer": node.name, "function": f"{module.name}:{node.name}"}
+    description = (ast.get_docstring(node) or "").partition("\n")[0]
+    if description:
+        data["description"] = description
+    lines = dict.fromkeys(data, (node.lineno, _scalar(node.lineno)))
+    columns = ast.List(elts=call.args, ctx=ast.Load(), lineno=call.lineno, col_offset=0)
+    for argument, value in (("observe", columns), *values.items()):
+        key = "observer" if argument == "name" else argument
+        data[key], root = module.value(value, ".*" if argument in {"reads", "writes"} else "")
+        lines[key] = (value.lineno, root)
+    pairs = [(_scalar(line, key), root) for key, (line, root) in lines.items()]
+    return YamlFile(str(module.file), data, yaml.MappingNode(_MAP, pairs), node.lineno)
+
+
+@dataclass(slots=True)
+class _Module:
+    """The syntax tree of a module; ``names`` has the top-level statement that defines each name."""
+
+    name: str
+    file: Path
+    folder: Path
+    tree: ast.Module
+    names: dict[str, ast.stmt] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, file: Path, folder: Path) -> _Module:
+        try:
+            tree = ast.parse(file.read_bytes())
+        except SyntaxError as error:
+            raise NotRead(error.lineno or 0, f"is no Python: {error.msg}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise NotRead(0, f"cannot be read: {error}") from None
+        return cls(name, file, folder, tree, dict(_definitions(tree.body)))
+
+    def is_observer(self, node: ast.expr) -> bool:
+        """Return True for the decorator of this library, under whatever name it is imported."""
+        place = self._place(node)
+        return place is not None and place[0].partition(".")[0] == _LIBRARY and place[1] == "observer"
+
+    def value(self, node: ast.expr, of_table: str) -> tuple[Any, yaml.Node]:
+        """Return the value of an argument, and a YAML node with its lines.
+
+        A model means its table, with ``of_table`` behind the name.
+        Raises NotRead for anything else than literals, constants, models and their columns.
+        """
+        if isinstance(node, ast.List | ast.Tuple):
+            pairs = [self.value(one, of_table) for one in node.elts]
+            children = [_at(root, one.lineno) for one, (_, root) in zip(node.elts, pairs, strict=True)]
+            return [one for one, _ in pairs], yaml.SequenceNode(_SEQ, children, _mark(node.lineno))
+        if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in node.keys):
+            keys = [one for one in node.keys if isinstance(one, ast.Constant)]
+            found = [self.value(one, "") for one in node.values]
+            data = {key.value: one for key, (one, _) in zip(keys, found, strict=True)}
+            nodes = [
+                (_scalar(key.lineno, str(key.value)), root)
+                for key, (_, root) in zip(keys, found, strict=True)
+            ]
+            return data, yaml.MappingNode(_MAP, nodes, _mark(node.lineno))
+        try:
+            return ast.literal_eval(node), _scalar(node.lineno)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            pass
+        text = self._name_of(node, of_table)
+        if text is not None:
+            return text, _scalar(node.lineno)
+        if isinstance(node, ast.Name):
+            constant = self.names.get(node.id)
+            if isinstance(constant, ast.Assign | ast.AnnAssign) and constant.value is not None:
+                return self.value(constant.value, of_table)
+        raise NotRead(
+            node.lineno,
+            f"{quoted(ast.unparse(node))} cannot be read without running code; write text such as "
+            "'offers.price', a constant of this module, or a column of a model",
+        )
+
+    def _name_of(self, node: ast.expr, of_table: str) -> str | None:
+        """Return ``offers.price`` for ``Offer.price``, and the table's name for ``Offer``."""
+        table = self._table(node)
+        if table is not None:
+            return table + of_table
+        if isinstance(node, ast.Attribute):
+            table = self._table(node.value)
+            return None if table is None else f"{table}.{node.attr}"
+        return None
+
+    def _table(self, node: ast.expr) -> str | None:
+        """Return the name of the table of a model, None if the node is no model."""
+        place, module = self._place(node), self
+        for _ in range(_DEEPEST):
+            if place is None:
+                return None
+            owner, name = place
+            if owner != module.name:
+                file = find_file(owner, self.folder)
+                if file is None:
+                    return None
+                try:
+                    module = _Module.of(owner, file, self.folder)
+                except NotRead:
+                    return None
+            definition = module.names.get(name)
+            if isinstance(definition, ast.ClassDef):
+                return _table_name(definition)
+            place = module._imported(name)  # noqa: SLF001 - of the same class
+        return None
+
+    def _place(self, node: ast.expr) -> tuple[str, str] | None:
+        """Return the module and the name of an object that the node names."""
+        if isinstance(node, ast.Name):
+            return self._imported(node.id) or (self.name, node.id)
+        if isinstance(node, ast.Attribute):
+            above = self._dotted(node.value)
+            return None if above is None else (above, node.attr)
+        return None
+
+    def _dotted(self, node: ast.expr) -> str | None:
+        """Return the full name of a module that the node names."""
+        if isinstance(node, ast.Attribute):
+            above = self._dotted(node.value)
+            return None if above is None else f"{above}.{node.attr}"
+        if not isinstance(node, ast.Name):
+            return None
+        imported = self.names.get(node.id)
+        if isinstance(imported, ast.Import):
+            return next((one.name for one in imported.names if one.asname == node.id), node.id)
+        if isinstance(imported, ast.ImportFrom):
+            return ".".join(self._imported(node.id) or ())
+        return None
+
+    def _imported(self, name: str) -> tuple[str, str] | None:
+        """Return the module and the name from which a name is imported with ``from``."""
+        node = self.names.get(name)
+        if not isinstance(node, ast.ImportFrom):
+            return None
+        package = self.name.split(".")
+        if node.level:
+            kept = len(package) - node.level + (self.file.name == "__init__.py")
+            package = package[: max(0, kept)]
+        else:
+            package = []
+        owner = ".".join([*package, *([node.module] if node.module else [])])
+        original = next(one.name for one in node.names if name in {one.asname, one.name})
+        return owner, original
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0], node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    yield target.id, node
+        elif isinstance(node, ast.If):  # such as TYPE_CHECKING
+            yield from _definitions([*node.body, *node.orelse])
+
+
+def _table_name(node: ast.ClassDef) -> str | None:
+    for keyword in node.keywords:
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
+    return None
+
+
+_MAP: Final = "tag:yaml.org,2002:map"
+_SEQ: Final = "tag:yaml.org,2002:seq"
+_STR: Final = "tag:yaml.org,2002:str"
+
+
+def _mark(line: int) -> yaml.Mark:
+    return yaml.Mark("", 0, line - 1, 0, None, 0)
+
+
+def _scalar(line: int, value: str = "") -> yaml.Node:
+    return yaml.ScalarNode(_STR, value, _mark(line))
+
+
+def _at(node: yaml.Node, line: int) -> yaml.Node:
+    """Give the node of a list's item its line."""
+    node.start_mark = _mark(line)
+    return node
