@@ -23,7 +23,8 @@ def acknowledgements(
 
     ``observed`` has the active observers by table and column. The revision that ran is not known.
     """
-    observers = observed.get(handle.name, {}).get(EVERY_COLUMN, ())
+    # The acknowledgements of views, whose observers have an @ in their names, stay in the store.
+    observers = [name for name in observed.get(handle.name, {}).get(EVERY_COLUMN, ()) if "@" not in name]
     if not observers:
         return {}
     value = Ack(NEVER_RAN, image=pack_image(handle.image({MARKER: b"", **row.cells}))).pack()

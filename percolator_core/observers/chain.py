@@ -24,6 +24,7 @@ from percolator_core.observers.loading import Loaded, declare, load_declarations
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.runtime.html import html_table
 from percolator_core.schema.definitions import BaseRule
+from percolator_core.views.life import check_made, write_first_rows
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.observer import Column, Observer
     from percolator_core.schema.definitions import TableDefinition
     from percolator_core.tables.model import Table
+    from percolator_core.views.plan import ViewPlan
 
 _LARGEST_DRAWING: Final = 1 << 20
 _LONGEST_TEXT: Final = 1_000
@@ -54,7 +56,7 @@ class Chain:
     With ``trace``, each run records the cells that it writes. ``schemas`` are the modules of the typed
     tables. ``models``, by table name, is empty if the project's code was not imported. ``bases`` has the
     declared bases by table. ``scheduling`` is the ``airflow:`` block. ``has_folder`` is false for a chain of
-    `Chain.of`, whose ``path`` is the current folder.
+    `Chain.of`, whose ``path`` is the current folder. ``views`` has the plans of the views by name.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Chain:
     bases: Mapping[str, BaseDeclaration] = field(default_factory=dict, repr=False)
     scheduling: Scheduling = field(default_factory=Scheduling, repr=False)
     has_folder: bool = field(default=True, repr=False)
+    views: Mapping[str, ViewPlan] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
@@ -132,6 +135,7 @@ class Chain:
             {name: table.base for name, table in declared.tables.items() if table.base is not None},
             declared.airflow,
             has_folder,
+            loaded.views,
         )
 
     def folder(self, purpose: str) -> Path:
@@ -163,7 +167,9 @@ class Chain:
             rule = declared_rule(base, self.path)
             if not rule.agrees_with(db.catalog.table(name).definition.base):
                 give_base(db, name, rule)
+        check_made(db, self.views.values())
         activate(db, self.observed, self.digest, rolling=rolling)
+        write_first_rows(db, self.views.values())
 
     def _repr_html_(self) -> str:
         """Show the graph in a notebook; if it is very large, a list of the observers."""

@@ -30,9 +30,11 @@ from percolator_core.observers.parts import Known, problems_of
 from percolator_core.observers.python_file import find_file
 from percolator_core.observers.python_observers import Read, of_functions, of_modules
 from percolator_core.observers.scheduling import unknown_names
+from percolator_core.observers.view_observers import observers_of, tables_of, views_of
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
+from percolator_core.views.loading import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column
     from percolator_core.tables.model import Table
+    from percolator_core.views.plan import ViewPlan
 
 CHAIN_FILE: Final = "chain.yaml"
 
@@ -78,6 +81,7 @@ class Loaded(NamedTuple):
     models: Models
     observers: dict[str, Observer]
     graph: Graph
+    views: Mapping[str, ViewPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,12 @@ class _Tables:
     known: dict[str, TableDefinition] = field(default_factory=dict)
     models: Models = field(default_factory=dict)
     complete: bool = False
+    views: Mapping[str, ViewPlan] = field(default_factory=dict)
+
+    def with_views(self, plans: Mapping[str, ViewPlan]) -> _Tables:
+        """Return the tables with those of views."""
+        models = Models({**self.models, **{name: plan.model for name, plan in plans.items()}})
+        return _Tables({**self.known, **tables_of(plans.values())}, models, self.complete, plans)
 
 
 class _Declared(NamedTuple):
@@ -104,13 +114,14 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     read = [Read(path, file) for path in files if (file := read_yaml(path, problems)) is not None]
     if chain is not None and chain_file is not None:
         read += of_modules(chain.observers, chain_file, folder, import_functions, problems)
-    if not files and (chain is None or not chain.observers):
+    declared = _validated(read, import_functions, problems)
+    plans = views_of(folder, tables.known, problems) if tables.complete else {}
+    if not files and not (plans or (chain and chain.observers) or (folder / VIEWS).exists()):
         example = folder / "parse.yaml"
         problems.add(
             f"{folder}: has no observers; add one file per observer beside {CHAIN_FILE}, such as {example}"
         )
-    declared = _validated(read, import_functions, problems)
-    return _loaded(chain, chain_file, tables, declared, problems)
+    return _loaded(chain, chain_file, tables.with_views(plans), declared, problems, folder)
 
 
 def declare(
@@ -138,12 +149,13 @@ def declare(
     return _loaded(chain, file, known, declared, problems)
 
 
-def _loaded(
+def _loaded(  # noqa: PLR0917
     chain: ChainDeclaration | None,
     chain_file: YamlFile | None,
     tables: _Tables,
     declared: list[_Declared],
     problems: Problems,
+    folder: Path = Path(),
 ) -> Loaded:
     """Check declarations against each other. Raises ConfigurationError with all problems."""
     _refuse_shared_names(declared, problems)
@@ -161,11 +173,13 @@ def _loaded(
         found.observer.observer: Observer.from_declaration(found.observer, found.path, found.function)
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
+    for plan in tables.views.values():
+        observers.update({one.name: one for one in observers_of(plan, folder)})
     graph = build_graph("" if chain is None else chain.chain, definitions, observers)
     _refuse_cycles(graph, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()
     assert chain is not None, "raise_if_any has raised for a chain that could not be read"
-    return Loaded(chain, definitions, tables.models, observers, graph)
+    return Loaded(chain, definitions, tables.models, observers, graph, tables.views)
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from percolator_core.observers.imports import ObserverFunction
+    from percolator_core.views.runs import ViewRuns
 
 _SETTLE: Final = {"strong": 0.0, "weak": 1.0}
 """The defaults of ``settle``. A weak observer waits, because one run of it may cover many notifications."""
@@ -38,8 +39,9 @@ class Observer:
     """A function, the columns that wake it, and the columns that it reads and writes.
 
     `percolator_core.observers.declaration.ObserverDeclaration` describes most fields. ``timeout`` and
-    ``settle`` are in seconds. Acknowledgements record ``revision``. ``file`` is the file with the
-    declaration, and ``function_name`` the ``module:function`` in this file.
+    ``settle`` are in seconds. Acknowledgements record ``revision``. ``view`` is set if the observer belongs
+    to a view. ``file`` is the file with the declaration, and ``function_name`` the ``module:function`` in
+    this file.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Observer:
     executor: Literal["hub", "threads", "processes"] = "hub"
     revision: int = 1
     description: str = ""
+    view: ViewRuns | None = None
 
     @classmethod
     def from_declaration(

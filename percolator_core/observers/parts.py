@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from percolator_core.observers.declaration import EVERY_COLUMN
+from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.observers.yaml_file import quoted
 from percolator_core.tables.model import Table, definition_of
 

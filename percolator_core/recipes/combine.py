@@ -1,45 +1,24 @@
 """A queue for a cell that many transactions change (paper, section 2.4: weak notifications).
 
-Each transaction writes a new row, and a weak observer folds many rows into the cell in one transaction. The
-rows of a key are in *slices* of time, and each slice has its own notification. A drained row stays as a
-deletion until garbage collection removes it; a run does not read the drained rows of earlier slices.
+Each transaction adds an item to a queue (`percolator_core.notifications.queue`), and a weak observer folds
+many items into the cell in one transaction.
 """
 
 from __future__ import annotations
 
-import itertools
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from percolator_core.database import Database
-from percolator_core.layout.records import MAX_TIMESTAMP, Cell
+from percolator_core.layout.records import Cell
+from percolator_core.notifications.queue import ADDED, VALUE, SlicedQueue
 from percolator_core.observers.parts import Need, Part
 from percolator_core.recipes.cells import Into, cells_of
-from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
+from percolator_core.recipes.rows import AnyReader, AnyTransaction
 from percolator_core.tables.annotations import value_codec
 
 Fold: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 """Returns the new value of a cell from its old value and some items; None stands for no value."""
-
-ADDED: Final = "added"
-"""The notify-only column of the queue's table."""
-
-VALUE: Final = "value"
-
-_SLICE: Final = 1 << 15
-"""Microseconds of a slice. With longer slices, a run reads more drained rows. With shorter slices, more
-runs conflict."""
-
-_BYTES: Final = 4 << 20
-"""The approximate limit for the bytes of items that one transaction folds."""
-
-_TIME: Final = struct.Struct(">Q")
-_ITEM: Final = struct.Struct(">QQ")
-_END: Final = MAX_TIMESTAMP // _SLICE + 1
-
-_sequence: Final = itertools.count()
-"""The last part of a row's key, after the start timestamp: it distinguishes the rows of one transaction."""
 
 
 class CombineQueue(Part):
@@ -55,7 +34,7 @@ class CombineQueue(Part):
     that started later were folded.
     """
 
-    __slots__ = ("_cells", "_decode", "_encode", "_fold", "_most", "_table")
+    __slots__ = ("_cells", "_decode", "_encode", "_fold", "_queue", "_table")
 
     def __init__(self, table: str, into: Into, fold: Fold, *, items: Any = None, most: int = 512) -> None:
         """Name the queue's table, and the cells into which the items are folded.
@@ -86,7 +65,7 @@ class CombineQueue(Part):
         if items is not None:
             self._encode, self._decode = value_codec(items, f"items of the queue {table}")
         self._fold = fold
-        self._most = most
+        self._queue = SlicedQueue(table, most)
 
     def add(self, t: AnyTransaction, key: Any, value: Any) -> None:
         """Add an item for ``key`` when ``t`` commits. The item conflicts with no other transaction.
@@ -100,10 +79,7 @@ class CombineQueue(Part):
                 65,000 bytes.
             StoreUnavailable: the store does not answer.
         """
-        start = t.start_timestamp
-        slice_row = _slice_row(self._cells.row(key), start // _SLICE)
-        t.set(self._table, slice_row + _ITEM.pack(start, next(_sequence)), VALUE, self._encode(value))
-        t.notify(self._table, slice_row, ADDED)
+        self._queue.add(t, self._cells.row(key), self._encode(value))
 
     def waiting(self, t: AnyReader, key: Any) -> Iterator[Any]:
         """Yield the items of ``key`` that are not folded yet, as ``t`` sees them, in the order of `drain`.
@@ -115,10 +91,7 @@ class CombineQueue(Part):
             TypeError, ValueError: as `add`.
             UnknownTable, LockTimeout, SnapshotTooOld, StoreUnavailable: as `Transaction.scan`.
         """
-        found = self._cells.row(key)
-        return (
-            self._decode(item) for _, item in self._items(t, _slice_row(found, 0), _slice_row(found, _END))
-        )
+        return map(self._decode, self._queue.waiting(t, self._cells.row(key)))
 
     def notify_all(self, db: Database) -> int:
         """Read the whole queue, notify every slice with items, and return the number of slices.
@@ -129,11 +102,7 @@ class CombineQueue(Part):
         Raises:
             UnknownTable, UnknownColumn, StoreUnavailable: as `add`.
         """
-        slice_rows = {row[: -_ITEM.size] for row, _ in db.snapshot().scan(self._table, columns=[VALUE])}
-        for slice_row in slice_rows:
-            with db.transaction() as t:
-                t.notify(self._table, slice_row, ADDED)
-        return len(slice_rows)
+        return self._queue.notify_all(db)
 
     def drain(self, t: AnyTransaction, cell: Cell) -> int:
         """Fold items of the notified cell's key, in ``t``, and return their number.
@@ -146,24 +115,11 @@ class CombineQueue(Part):
             RowNotFound: the row of a typed table does not exist, and a fold cannot insert it. The items wait.
             TypeError, ValueError: the new value does not fit the column of a typed table. The items wait.
         """
-        key, time = split_row(cell.row)
-        later = _slice_row(key, _TIME.unpack(time)[0] + 1)
-        taken = list(self._items(t, cell.row, later, self._most))
-        if not taken:
-            return 0  # a run for an earlier slice has folded them
-        if len(taken) < self._most:
-            # Fold later slices, too: separate runs for them would conflict with this run in the key's cell.
-            taken += self._items(t, later, _slice_row(key, _END), self._most - len(taken))
-        sizes = itertools.accumulate(len(item) for _, item in taken)
-        folded = taken[: 1 + sum(size < _BYTES for size in sizes)]
-        items = [self._decode(item) for _, item in folded]
-        self._cells.change(t, key, lambda value: self._fold(value, items))
-        for row, _ in folded:
-            t.delete(self._table, row, VALUE)
-        if len(folded) < len(taken) or len(taken) == self._most:
-            # Items of later slices have notifications of their own.
-            t.notify(self._table, cell.row, ADDED)
-        return len(folded)
+        key, taken = self._queue.take(t, cell.row)
+        if taken:
+            items = [self._decode(item) for item in taken]
+            self._cells.change(t, key, lambda value: self._fold(value, items))
+        return len(taken)
 
     def value(self, t: AnyReader, key: Any) -> Any:
         """Return the value of the key's cell, without the items that wait; None without a value."""
@@ -178,14 +134,3 @@ class CombineQueue(Part):
             own = Need(observes=((self._table, ADDED),), writes=((self._table, ADDED), (self._table, VALUE)))
             return need + own + self._cells.need
         return need
-
-    def _items(
-        self, t: AnyReader, start: bytes, stop: bytes, most: int | None = None
-    ) -> Iterator[tuple[bytes, bytes]]:
-        rows = t.scan(self._table, start, stop, columns=[VALUE], limit=most)
-        return ((row, cells[VALUE]) for row, cells in rows)
-
-
-def _slice_row(key: bytes, number: int) -> bytes:
-    """Return the prefix of the row keys of a slice. It is also the key of the row that is notified."""
-    return key_row(key) + _TIME.pack(number)

@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple
 
 from percolator_core.database import Database
 from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
+from percolator_core.notifications.queue import key_row, split_row
 from percolator_core.observers import Chain
 from percolator_core.observers.parts import Need, Part
-from percolator_core.recipes.rows import AnyReader, AnyTransaction, key_row, split_row
+from percolator_core.recipes.rows import AnyReader, AnyTransaction
 from percolator_core.recipes.sinks import Sink, row_codec
 from percolator_core.runtime.log import Log
 from percolator_core.tables.model import Table, definition_of

@@ -51,7 +51,7 @@ local function judge(fields, field, value)
   local commit_ts, _, kind = version_times(value)
   if commit_ts > before or kind == DELETE then return false end
   local observed = 'c' .. acknowledged(string.sub(field, 2))
-  if observed == 'c' .. ROW then return true, true end
+  if observed == 'c' .. ROW then return true, not is_of_view(string.sub(field, 2)) end
   for i = 1, #fields, 2 do
     if fields[i] == observed then return true, true end
   end

@@ -73,7 +73,7 @@ def codec_of(
     ``annotation`` and ``metadata`` are those of `unwrapped`; JSON values are those of ``whole``. ``where`` is
     for messages. The first function raises TypeError or ValueError with the reason.
     """
-    name, convert, restore = _type_of(annotation, metadata, where)
+    name, convert, restore = type_of(annotation, metadata, where)
     if name == "json":
         return name, *json_codec(whole)
     kind = column_type(name)
@@ -98,7 +98,7 @@ def _composed(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Calla
     return lambda value: outer(inner(value))
 
 
-def _type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
+def type_of(annotation: Any, metadata: Iterable[Any], where: str) -> tuple[str, Convert, Convert]:
     """Return the name of the column type, and the conversions before encoding and after decoding."""
     if annotation in _ALIASES:
         return _ALIASES[annotation], None, None

@@ -171,27 +171,19 @@ class GroupSink:
     def apply(self, key: bytes, state: bytes | None, delta: bytes, multiset: Multiset) -> Applied:
         """Apply a delta to a group's state and multiset, and return the new state and row.
 
-        Raises ValueError if a result does not fit its column; the group then keeps its state. Also if the
-        delta takes back what was never given: the view has to be filled again.
+        Raises ValueError if a result does not fit its column; the group then keeps its state.
         """
         sums, ends = self._unpacked(state)
         more, changes = unpack(delta)
         sums = [one + other for one, other in zip(sums, more, strict=True)]
-        counts = {(number, value): count for number, value, count in changes}
-        after = multiset.add(counts) if counts else {}
-        if sums[0] < 0 or any(one < 0 for one in after.values()):
-            raise ValueError(f"{self.definition.name}: the deltas do not match the view; fill it again")
+        counts = multiset.add({(number, value): count for number, value, count in changes}) if changes else {}
         for number, argument in enumerate(self.arguments):
-            if argument.listed:
-                changed = {
-                    value: (count, after[at, value]) for (at, value), count in counts.items() if at == number
-                }
-                if changed:
-                    ends[number] = _ends(ends[number], argument, number, changed, multiset)
-        if not sums[0]:
-            return Applied(None, self.row(key, None, multiset))
-        packed = pack([sums, [list(one) for one in ends]])
-        return Applied(packed, self.row(key, packed, multiset))
+            changed = {value: both for (at, value), both in counts.items() if at == number}
+            if argument.listed and changed:
+                ends[number] = _ends(ends[number], argument, number, changed, multiset)
+        # A delta may come before one that it takes back. Until then, sums and rows may be below 0.
+        packed = pack([sums, [list(one) for one in ends]]) if any(sums) else None
+        return Applied(packed, self.row(key, packed if sums[0] > 0 else None, multiset))
 
     def row(self, key: bytes, state: bytes | None, multiset: Multiset) -> Cells | None:
         """Return the cells of a group's row; None if it is not visible."""
@@ -235,12 +227,10 @@ class GroupSink:
 def _ends(
     old: Ends, argument: Argument, number: int, changed: dict[bytes, tuple[int, int]], multiset: Multiset
 ) -> Ends:
-    """Return the new ends of a multiset; ``changed`` has the change of a value's count and the new count."""
+    """Return the new ends of a multiset; ``changed`` has the counts of a value before and after."""
     here = [value for value, (_, count) in changed.items() if count]
-    gone = {value for value, (_, count) in changed.items() if not count}
-    distinct = (
-        old.distinct - len(gone) + sum(1 for change, count in changed.values() if count and count == change)
-    )
+    gone = {value for value, (before, count) in changed.items() if before and not count}
+    distinct = old.distinct - len(gone) + sum(1 for before, count in changed.values() if count and not before)
     if not argument.ends or not distinct:
         return Ends(distinct)
     low, high = old.low, old.high
@@ -254,7 +244,7 @@ def _ends(
 class _Nothing:
     """The multisets of a group without rows."""
 
-    def add(self, changes: Any) -> dict[tuple[int, bytes], int]:
+    def add(self, changes: Any) -> dict[tuple[int, bytes], tuple[int, int]]:
         raise NotImplementedError
 
     def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:

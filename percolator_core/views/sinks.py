@@ -7,6 +7,7 @@ partition. Deltas of one target may be combined in any order and any grouping.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -15,31 +16,27 @@ from percolator_core.schema.definitions import TableDefinition
 from percolator_core.views.output import Cells, packed_row, unpacked_row
 from percolator_core.views.packing import Packable, pack, unpack
 
+_LENGTH: Final = struct.Struct(">I")
+
 Change = tuple[bytes, Cells | None]
 """The row key of a row of the view, and its new cells; None removes the row."""
 
 
 class Multiset(Protocol):
-    """The ordered multisets of one group, one for each number of an argument."""
+    """The ordered multisets of one group, one for each number of an argument.
 
-    def add(self, changes: Mapping[tuple[int, bytes], int]) -> Mapping[tuple[int, bytes], int]:
-        """Add to the counts of ``(argument, value)``, and return all new counts. A count of 0 is no entry."""
+    A delta that takes a value back may arrive before the delta that has added it. Then the value has a
+    *debt*: its count is below 0. Everybody else sees such a count as 0.
+    """
+
+    def add(self, changes: Mapping[tuple[int, bytes], int]) -> Mapping[tuple[int, bytes], tuple[int, int]]:
+        """Add to the counts of ``(argument, value)``; return the counts before and after, at least 0 each."""
 
     def first(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
         """Return the ``limit`` smallest values with their counts, in ascending order, after `add`."""
 
     def last(self, argument: int, limit: int) -> Sequence[tuple[bytes, int]]:
         """Return the ``limit`` largest values with their counts, in descending order."""
-
-
-class Ranking(Protocol):
-    """The ordered entries of one partition."""
-
-    def put(self, entries: Mapping[bytes, bytes | None]) -> None:
-        """Set the values of entries; None removes an entry."""
-
-    def first(self, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Return the ``limit`` smallest entries with their values, in ascending order, after `put`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +89,27 @@ class TopSink:
         ]
         return pack(left) if left else None
 
-    def apply(self, delta: bytes, ranking: Ranking) -> list[Change]:
-        """Apply a delta to the partition's entries, and return the changes of the view's rows.
-
-        Raises ValueError if the delta takes back what was never given: the view has to be filled again.
-        """
-        entries: dict[bytes, bytes | None] = {}
-        for entry, row, count in unpack(delta):
-            if abs(count) != 1:
-                raise ValueError(f"{self.definition.name}: the deltas do not match the view; fill it again")
-            if count > 0 or entry not in entries:
-                entries[entry] = row if count > 0 else None
-        before = self._rows(ranking)
-        ranking.put(entries)
-        after = self._rows(ranking)
+    def apply(self, delta: bytes, multiset: Multiset) -> list[Change]:
+        """Apply a delta to the partition's entries, and return the changes of the view's rows."""
+        before = self._rows(multiset)
+        multiset.add({(0, _element(entry, row)): count for entry, row, count in unpack(delta)})
+        after = self._rows(multiset)
         changes: list[Change] = [(key, None) for key in before if key not in after]
         return changes + [(key, cells) for key, cells in after.items() if before.get(key) != cells]
 
-    def _rows(self, ranking: Ranking) -> dict[bytes, Cells]:
-        return dict(unpacked_row(self.definition, row) for _, row in ranking.first(self.limit))
+    def _rows(self, multiset: Multiset) -> dict[bytes, Cells]:
+        elements = (element for element, _ in multiset.first(0, self.limit))
+        return dict(unpacked_row(self.definition, _row_of(element)) for element in elements)
+
+
+def _element(entry: bytes, row: bytes) -> bytes:
+    """Return an element of a partition's multiset: it sorts like the entry, and ends with the row."""
+    return entry + row + _LENGTH.pack(len(row))
+
+
+def _row_of(element: bytes) -> bytes:
+    [length] = _LENGTH.unpack(element[-_LENGTH.size :])
+    return element[-_LENGTH.size - length : -_LENGTH.size]
 
 
 def ranked(

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import greenlet
 
@@ -47,6 +47,9 @@ from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:
     from percolator_core.telemetry.spans import RunSpan
+    from percolator_core.views.runs import SourceChange
+
+    AnyChange: TypeAlias = Cell | RowChange | SourceChange
 
 CONFLICT_ROUNDS: Final = 5
 """After this many conflicts with other transactions, a run ends and its cell is given back."""
@@ -225,7 +228,9 @@ class Attempts:
         self._report(lease, start_ts, "postponed", began, span)
         return CONFLICT_ROUNDS
 
-    def _begin(self, transaction: Transaction, lease: Lease, observer: Observer) -> Cell | RowChange | None:
+    def _begin(self, transaction: Transaction, lease: Lease, observer: Observer) -> AnyChange | None:
+        if lease.column == MARKER and observer.view is not None:
+            return observer.view.begin(transaction, lease)
         if lease.column == MARKER:
             return begin_row(transaction, lease, observer.revision, self._models)
         return acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
@@ -260,7 +265,7 @@ class Attempts:
         self,
         guard: Guard,
         transaction: Transaction,
-        change: Cell | RowChange,
+        change: AnyChange,
         watchdog: Watchdog,
         span: RunSpan | None,
     ) -> None:
@@ -268,7 +273,8 @@ class Attempts:
         token = None if span is None else span.attach(change)
         try:
             with limited(guard.observer.timeout, watchdog):
-                guard.observer.function(ObserverTransaction(transaction, guard), change)
+                t = ObserverTransaction(transaction, guard) if guard.observer.view is None else transaction
+                guard.observer.function(t, change)
             transaction.learn()
         except (StoreUnavailable, LockTimeout, SnapshotTooOld, greenlet.GreenletExit):
             raise

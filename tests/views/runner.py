@@ -6,7 +6,6 @@ A source row's contribution is kept; its change goes as a delta to the queue of 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,12 +55,12 @@ class Multisets:
         self.counts: dict[tuple[int, bytes], int] = {}
         self.reads = 0
 
-    def add(self, changes: Mapping[tuple[int, bytes], int]) -> dict[tuple[int, bytes], int]:
-        after = {key: self.counts.get(key, 0) + change for key, change in changes.items()}
-        self.counts.update(after)
-        for key in [key for key, count in after.items() if not count]:
+    def add(self, changes: Mapping[tuple[int, bytes], int]) -> dict[tuple[int, bytes], tuple[int, int]]:
+        before = {key: self.counts.get(key, 0) for key in changes}
+        self.counts.update({key: before[key] + change for key, change in changes.items()})
+        for key in [key for key, count in self.counts.items() if not count]:
             del self.counts[key]
-        return after
+        return {key: (max(0, count), max(0, count + changes[key])) for key, count in before.items()}
 
     def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
         return self._values(argument)[:limit]
@@ -71,28 +70,8 @@ class Multisets:
 
     def _values(self, argument: int) -> list[tuple[bytes, int]]:
         self.reads += 1
-        return sorted((value, count) for (at, value), count in self.counts.items() if at == argument)
-
-
-class Ranked:
-    """The entries of one partition."""
-
-    def __init__(self) -> None:
-        self.order: list[bytes] = []
-        self.values: dict[bytes, bytes] = {}
-
-    def put(self, entries: Mapping[bytes, bytes | None]) -> None:
-        for entry, value in entries.items():
-            if value is None:
-                del self.order[bisect_left(self.order, entry)]
-                del self.values[entry]
-            else:
-                if entry not in self.values:
-                    insort(self.order, entry)
-                self.values[entry] = value
-
-    def first(self, limit: int) -> list[tuple[bytes, bytes]]:
-        return [(entry, self.values[entry]) for entry in self.order[:limit]]
+        here = (key for key in self.counts if key[0] == argument and self.counts[key] > 0)
+        return sorted((key[1], self.counts[key]) for key in here)
 
 
 class Runner:
@@ -160,10 +139,10 @@ class Runner:
             delta = sink.combine(deltas)
             if delta is None:
                 continue
-            if isinstance(sink, TopSink):
-                self._write(sink.apply(delta, self.multisets.setdefault(target, Ranked())))
-                continue
             multiset = self.multisets.setdefault(target, Multisets())
+            if isinstance(sink, TopSink):
+                self._write(sink.apply(delta, multiset))
+                continue
             state, row = sink.apply(target, self.states.pop(target, None), delta, multiset)
             if state is not None:
                 self.states[target] = state

@@ -19,7 +19,7 @@ from percolator_core.views.plan import ViewPlan
 from percolator_core.views.planner import plan_view
 from percolator_core.views.sinks import WHOLE, TopSink
 from tests.views.queries import table
-from tests.views.runner import Multisets, Ranked, Runner, Tables
+from tests.views.runner import Multisets, Runner, Tables
 
 T = table("t", {"id": "int"}, {"g": "int?", "x": "float?", "i": "int?", "s": "str?", "d": "decimal(9,2)?"})
 packables = st.recursive(
@@ -142,16 +142,37 @@ def test_deltas_combine_in_any_order_and_grouping() -> None:
     assert sink.combine([sink.delta(contributions[0], 1), sink.delta(contributions[0], -1)]) is None
 
 
-def test_a_delta_that_takes_back_what_was_never_given_is_an_error() -> None:
-    filled = Filled("SELECT g, min(s) AS lo FROM t GROUP BY g")
-    filled.put(1, s="a")
+def test_a_delta_may_come_before_the_one_that_it_takes_back() -> None:
+    filled = Filled("SELECT g, sum(i) AS total, min(i) AS lo, count(DISTINCT i) AS n FROM t GROUP BY g")
+    for number, i in ((1, 5), (2, 7), (3, 7)):
+        filled.put(number, i=i)
     sink: Any = filled.runner.plan.sink
-    (one,) = filled.runner.contributions.values()
-    with pytest.raises(ValueError, match="fill it again"):
-        sink.apply(sink.target(one), None, sink.delta(one, -1), Multisets())
+    one, two, three = filled.runner.contributions.values()
+    group, row, key, multiset = None, None, sink.target(one), Multisets()
+    deltas = [(one, -1), (two, 1), (three, 1), (two, -1), (two, 1), (one, 1), (one, 1), (one, -1)]
+    for contribution, sign in deltas:
+        group, row = sink.apply(key, group, sink.delta(contribution, sign), multiset)
+    expected = [(group, row)]
+    group, multiset = None, Multisets()
+    for contribution, sign in ((two, 1), (three, 1)):
+        group, row = sink.apply(key, group, sink.delta(contribution, sign), multiset)
+    assert expected == [(group, row)]
+    for contribution in (two, three):
+        group, row = sink.apply(key, group, sink.delta(contribution, -1), multiset)
+    assert (group, row, multiset.counts) == (None, None, {})
+
+
+def test_an_entry_may_be_taken_back_before_it_was_given() -> None:
     top: Any = view("SELECT id, s FROM t QUALIFY row_number() OVER (ORDER BY s) <= 1").sink
-    with pytest.raises(ValueError, match="fill it again"):
-        top.apply(pack([[b"a", b"", 2]]), Ranked())
+    filled = Filled("SELECT id, s FROM t QUALIFY row_number() OVER (ORDER BY s) <= 1")
+    filled.put(1, s="a")
+    filled.put(2, s="b")
+    one, two = filled.runner.contributions.values()
+    multiset = Multisets()
+    assert top.apply(top.delta(one, -1), multiset) == []
+    [(_, cells)] = top.apply(top.delta(two, 1), multiset)
+    assert cells is not None
+    assert top.apply(top.delta(one, 1), multiset) == []
 
 
 def test_an_extreme_is_read_again_only_when_its_last_value_is_gone() -> None:

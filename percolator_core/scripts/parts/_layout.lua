@@ -89,6 +89,12 @@ local function is_data(column)
   return string.byte(column) ~= 255 or column == ROW
 end
 
+-- True if an acknowledgement belongs to a view, whose observers have an @ in their names. It has what the row gave to the
+-- view, which the base does not have. So it stays in the store when the row moves to the base.
+local function is_of_view(column)
+  return string.find(string.sub(column, 2, string.find(column, '\255', 2, true)), '@', 1, true) ~= nil
+end
+
 -- Remove a row from the row index if it has neither cells nor older versions; return 1, or 0 if it has some.
 local function drop_if_empty(tag, row)
   if redis.call('EXISTS', tag .. 'r:' .. row, tag .. 'v:' .. row) > 0 then return 0 end

@@ -1,0 +1,101 @@
+"""The views of a chain: the tables that they need, and the observers that keep them up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from percolator_core.layout.keys import EVERY_COLUMN
+from percolator_core.notifications.queue import ADDED
+from percolator_core.observers.observer import Observer
+from percolator_core.schema.definitions import TableDefinition
+from percolator_core.views.loading import VIEWS, read_views
+from percolator_core.views.runs import GROUPS, ROWS, ViewRuns, observer_name
+from percolator_core.views.sinks import RowSink
+from percolator_core.views.stored import groups_table
+
+if TYPE_CHECKING:
+    from percolator_core.observers.observer import Column
+    from percolator_core.observers.yaml_file import Problems
+    from percolator_core.views.plan import ViewPlan
+
+_FUNCTION: Final = "percolator_core.views.runs:ViewRuns"
+
+
+def views_of(folder: Path, tables: Mapping[str, TableDefinition], problems: Problems) -> dict[str, ViewPlan]:
+    """Return the plans of the views in a chain's folder, by name.
+
+    ``tables`` has the tables of the chain, without those of views.
+    """
+    found = read_views(folder, {name: one for name, one in tables.items() if one.is_typed})
+    for line in found.problems:
+        problems.add(line)
+    plans = {plan.name: plan for plan in found.plans}
+    for plan in plans.values():
+        for line in _complaints(plan, tables):
+            problems.add(f"{_file(folder, plan)}:1:1: {line}")
+    return plans
+
+
+def _complaints(plan: ViewPlan, tables: Mapping[str, TableDefinition]) -> Iterable[str]:
+    groups = groups_table(plan.name)
+    if groups in tables:
+        yield f"the table {groups!r} has the name of the table of the view's groups: rename one of the two"
+    for table, columns in sorted(plan.indexes):
+        if table not in tables:
+            yield f"a join finds rows of the view {table!r} by {columns[0]}, which has no index; join a table"
+        elif not {rule.column for rule in tables[table].indexes} & set(columns):
+            yield (
+                f"a join finds the rows of {table!r} by {' or '.join(columns)}, which has no index: declare "
+                f"the column as Indexed in the model, such as {columns[0]}: Indexed[int]"
+            )
+
+
+def tables_of(plans: Iterable[ViewPlan]) -> dict[str, TableDefinition]:
+    """Return the definitions of the views' tables, by name."""
+    found: dict[str, TableDefinition] = {}
+    for plan in plans:
+        found[plan.name] = plan.definition
+        if not isinstance(plan.sink, RowSink):
+            name = groups_table(plan.name)
+            found[name] = TableDefinition(name, 1, (ADDED,))
+    return found
+
+
+def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
+    """Return the observers of a view: one of the rows of its sources and, if it has groups, one of those."""
+    runs, groups, file = ViewRuns(plan), groups_table(plan.name), _file(folder, plan)
+    every: Column = (plan.name, EVERY_COLUMN)
+    is_direct = isinstance(plan.sink, RowSink)
+    reads = tuple((table, name) for table in plan.sources for name in sorted(plan.reads(table)))
+    rows = Observer(
+        observer_name(plan.name, ROWS),
+        file,
+        runs.process,
+        _FUNCTION,
+        tuple((table, EVERY_COLUMN) for table in plan.sources),
+        reads=reads,
+        writes=(every,) if is_direct else ((groups, ADDED), (groups, EVERY_COLUMN)),
+        view=runs,
+        description=f"gives the changes of rows to the view {plan.name}",
+    )
+    if is_direct:
+        return [rows]
+    fold = Observer(
+        observer_name(plan.name, GROUPS),
+        file,
+        runs.fold,
+        _FUNCTION,
+        ((groups, ADDED),),
+        mode="weak",
+        writes=(every, (groups, ADDED)),
+        feedback=True,
+        view=runs,
+        description=f"writes the rows of the view {plan.name}",
+    )
+    return [rows, fold]
+
+
+def _file(folder: Path, plan: ViewPlan) -> Path:
+    return folder / VIEWS / f"{plan.name}.sql"

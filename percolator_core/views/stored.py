@@ -1,0 +1,119 @@
+"""The tables of a view in the store: its rows, and the groups from which they are made.
+
+A view ``prices`` has the typed table ``prices``. If it has groups or a ranking, it also has a raw table
+``prices__groups`` with three kinds of rows:
+
+::
+
+    <key> …           the queue of the group's deltas (`percolator_core.notifications.queue`)
+    0xFE <key>        ``state``: the state of the group
+    0xFF <key> <n> …  ``entry``: how often a value of argument ``n`` occurs
+
+``<key>`` has its length, at most 65,000, in front, so a row of the queue does not begin with 0xFE or 0xFF.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.notifications.queue import SlicedQueue, key_row
+from percolator_core.tables import rows
+from percolator_core.transaction.transaction import Transaction
+from percolator_core.views.output import Cells
+
+STATE: Final = "state"
+ENTRY: Final = "entry"
+
+_MOST: Final = 2000
+"""One transaction takes at most this many deltas of a group."""
+
+_ARGUMENT: Final = struct.Struct(">H")
+_DEBT: Final = 1 << 15
+"""Added to the number of an argument, for values that were taken back before they were added."""
+
+
+def groups_table(view: str) -> str:
+    """Return the name of the table with the groups of a view."""
+    return f"{view}__groups"
+
+
+class GroupQueue(SlicedQueue):
+    """The queue of the deltas of a view's groups."""
+
+    def __init__(self, view: str) -> None:
+        super().__init__(groups_table(view), _MOST)
+
+
+class StoredGroup:
+    """The state and the values of one group, as one transaction sees them: a `Multiset`."""
+
+    def __init__(self, t: Transaction, view: str, key: bytes) -> None:
+        self._t = t
+        self._table = groups_table(view)
+        self._state = b"\xfe" + key_row(key)
+        self._values = b"\xff" + key_row(key)
+
+    @property
+    def state(self) -> bytes | None:
+        """The packed state; None for a group without rows."""
+        return self._t.get(self._table, self._state, STATE)
+
+    @state.setter
+    def state(self, state: bytes | None) -> None:
+        if state is None:
+            self._t.delete(self._table, self._state, STATE)
+        else:
+            self._t.set(self._table, self._state, STATE, state)
+
+    def add(self, changes: Mapping[tuple[int, bytes], int]) -> dict[tuple[int, bytes], tuple[int, int]]:
+        """As `Multiset.add`."""
+        counts = self._counts(changes)
+        for one, count in counts.items():
+            after = count + changes[one]
+            # A debt has a place of its own, so that `first` and `last` do not find it.
+            for row, value in ((self._row(one), max(after, 0)), (self._row(one, debt=True), max(-after, 0))):
+                if value:
+                    self._t.set(self._table, row, ENTRY, b"%d" % value)
+                elif count:
+                    self._t.delete(self._table, row, ENTRY)
+        return {one: (max(count, 0), max(count + changes[one], 0)) for one, count in counts.items()}
+
+    def _counts(self, wanted: Iterable[tuple[int, bytes]]) -> dict[tuple[int, bytes], int]:
+        every = list(wanted)
+        rows = [self._row(one, debt=debt) for one in every for debt in (False, True)]
+        found = iter(self._t.get_many((self._table, row, ENTRY) for row in rows))
+        return {
+            one: int(count or 0) - int(debt or 0)
+            for one, count, debt in zip(every, found, found, strict=True)
+        }
+
+    def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
+        """As `Multiset.first`."""
+        return [(value, int(count)) for value, count in self._scan(argument, limit, reverse=False)]
+
+    def last(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
+        """As `Multiset.last`."""
+        return [(value, int(count)) for value, count in self._scan(argument, limit, reverse=True)]
+
+    def _scan(self, argument: int, limit: int, *, reverse: bool) -> Sequence[tuple[bytes, bytes]]:
+        prefix = self._prefix(argument)
+        found = self._t.scan(self._table, prefix=prefix, columns=[ENTRY], limit=limit, reverse=reverse)
+        return [(row[len(prefix) :], cells[ENTRY]) for row, cells in found]
+
+    def _row(self, one: tuple[int, bytes], *, debt: bool = False) -> bytes:
+        argument, value = one
+        return self._prefix(argument + (_DEBT if debt else 0)) + value
+
+    def _prefix(self, argument: int) -> bytes:
+        return self._values + _ARGUMENT.pack(argument)
+
+
+def write_row(t: Transaction, handle: TableHandle, key: bytes, cells: Cells | None) -> None:
+    """Write a row of a view, or remove it."""
+    if cells is None:
+        rows.remove(t, handle, key)
+    else:
+        rows.upsert(t, handle, key, cells, {})

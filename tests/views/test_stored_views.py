@@ -1,0 +1,148 @@
+"""Views in a store: workers keep them equal to DuckDB's answer to the same SQL, whatever changes."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+from percolator_core import Chain, Worker
+from tests.servers.plain import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from percolator_core import Database, Transaction
+
+MODELS = """\
+from percolator_core import Hash, Indexed, PrimaryKey, Table
+
+class Customer(Table, name="customers", partition=[Hash("id", buckets=4)]):
+    id: PrimaryKey[int]
+    city: str | None = None
+
+class Order(Table, name="orders", partition=[Hash("id", buckets=4)]):
+    id: PrimaryKey[int]
+    customer: Indexed[int | None] = None
+    amount: int | None = None
+    price: float | None = None
+    note: str | None = None
+"""
+VIEWS = {
+    "cheap": "SELECT id, amount * 2 AS twice FROM orders WHERE price < 5",
+    "sums": (
+        "SELECT customer, count(*) AS n, sum(amount) AS total, min(price) AS low, max(price) AS high, "
+        "count(DISTINCT amount) AS kinds FROM orders WHERE customer IS NOT NULL GROUP BY customer"
+    ),
+    "everything": "SELECT count(*) AS n, avg(amount) AS mean FROM orders",
+    "joined": ("SELECT o.id, o.amount, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.id"),
+    "cities": (
+        "SELECT c.city, sum(o.amount) AS total, count(*) AS n FROM orders o "
+        "JOIN customers c ON o.customer = c.id GROUP BY c.city"
+    ),
+    "best": (
+        "SELECT id, customer, amount FROM orders WHERE customer IS NOT NULL "
+        "QUALIFY row_number() OVER (PARTITION BY customer ORDER BY amount DESC NULLS LAST, id) <= 2"
+    ),
+    "things": (
+        "SELECT id AS number, 'order' AS kind FROM orders UNION ALL "
+        "SELECT id AS number, 'customer' AS kind FROM customers"
+    ),
+    "large": "SELECT customer, total FROM sums WHERE total > 20",
+}
+
+
+class Shop:
+    """A chain with two tables and the views above."""
+
+    def __init__(self, db: Database, folder: Path) -> None:
+        self.db = db
+        chain = folder / "shop"
+        (chain / "views").mkdir(parents=True)
+        (folder / "view_models.py").write_text(MODELS)
+        (chain / "chain.yaml").write_text("version: 1\nchain: shop\nschemas: view_models\n")
+        for name, sql in VIEWS.items():
+            (chain / "views" / f"{name}.sql").write_text(f"CREATE VIEW {name} AS\n{sql}\n")
+        self.chain = Chain.load(chain)
+        self.order: Any = self.chain.models["orders"]
+        self.customer: Any = self.chain.models["customers"]
+        self.chain.create_tables(db)
+
+    def change(self, draw: random.Random) -> None:
+        """Change some rows in one transaction."""
+        seed = draw.random()
+        self.db.run(lambda t: self._change(t, random.Random(seed)), attempts=100)
+
+    def changes(self, draw: random.Random, count: int) -> None:
+        """Make many changes, one after the other."""
+        for _ in range(count):
+            self.change(draw)
+
+    def _change(self, t: Transaction, draw: random.Random) -> None:
+        for _ in range(draw.randrange(1, 4)):
+            model, key = draw.choice([(self.order, draw.randrange(12)), (self.customer, draw.randrange(4))])
+            if draw.random() < 0.25:
+                t.remove(model, id=key)
+            elif model is self.order:
+                t.upsert(
+                    model(
+                        id=key,
+                        customer=draw.choice([None, 0, 1, 2, 3]),
+                        amount=draw.choice([None, 1, 2, 3, 50]),
+                        price=draw.choice([None, 0.1, 1.5, 9.25]),
+                        note=draw.choice(["a", "b"]),
+                    )
+                )
+            else:
+                t.upsert(model(id=key, city=draw.choice([None, "Rome", "Oslo"])))
+
+    def settle(self) -> None:
+        Worker(self.db, self.chain).run_until_idle(PATIENCE)
+
+    def must_be_right(self) -> None:
+        """Compare each view with DuckDB's answer over a snapshot of the tables."""
+        snapshot = self.db.snapshot()
+        with duckdb.connect() as peer:
+            peer.register("orders", snapshot.to_arrow("orders"))
+            peer.register("customers", snapshot.to_arrow("customers"))
+            for name in ("sums", *(name for name in VIEWS if name != "sums")):
+                peer.execute(f"CREATE VIEW {name} AS {VIEWS[name]}")
+                expected = peer.execute(f"SELECT * FROM {name}").fetchall()
+                columns = [one[0] for one in peer.description or ()]
+                rows = [tuple(row[one] for one in columns) for row in snapshot.select(name)]
+                assert sorted(map(repr, rows)) == sorted(map(repr, expected)), name
+
+
+@pytest.fixture
+def shop(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Shop(db, tmp_path)
+    sys.modules.pop("view_models", None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_views_equal_the_answers_of_duckdb_after_each_change(shop: Shop, seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(25):
+        shop.change(draw)
+        shop.settle()
+        shop.must_be_right()
+
+
+def test_views_are_exact_beside_writers_and_workers(shop: Shop) -> None:
+    """Two writers, one after the other idle, and workers with threads: runs conflict, and are repeated."""
+    writers = [threading.Thread(target=shop.changes, args=(random.Random(seed), 60)) for seed in (11, 12)]
+    for one in writers:
+        one.start()
+    while any(one.is_alive() for one in writers):
+        Worker(shop.db, shop.chain, threads=4).run_until_idle(PATIENCE)
+    for one in writers:
+        one.join()
+    shop.settle()
+    shop.must_be_right()
