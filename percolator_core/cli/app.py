@@ -48,6 +48,7 @@ COMMANDS: Final[dict[str, Registered]] = {
     "graph": Registered("percolator_core.cli.chain:graph", _CHAIN),
     "schema": Registered("percolator_core.cli.schema:schema", _CHAIN),
     "migrate": Registered("percolator_core.cli.migrate:migrate", _CHAIN),
+    "views": Registered("percolator_core.cli.views:views", _CHAIN),
     "load": Registered("percolator_core.cli.load:load", _RUN),
     "replicate": Registered("percolator_core.cli.replicate:replicate", _RUN),
     "consume": Registered("percolator_core.cli.consume:consume", _RUN),

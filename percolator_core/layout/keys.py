@@ -40,7 +40,7 @@ the last part of its key.
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> the number of runs of all workers so far
     {ns}samples              stream samples of the namespace's status; old ones are removed
     {ns}pins                 zset   pinned snapshots, by timestamp
-    {ns}views                hash   view -> the fingerprint of the plan that made its rows
+    {ns}views                hash   view -> the fingerprint of the plan that made its rows; filled or unfilled
     {ns}folders              hash   location and folder of a base that no table has any more -> the time from
                                     which its files may be removed, in µs
     {ns}client:<id>          string a client's liveness token; it expires

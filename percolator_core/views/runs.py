@@ -33,6 +33,10 @@ ROWS: Final = "rows"
 GROUPS: Final = "groups"
 
 
+_UNKNOWN: Final = b""
+"""No image of a row: it equals none, also not that of a row that does not exist."""
+
+
 def observer_name(view: str, part: str) -> str:
     """Return the name of a view's observer. Names of users have no ``@``."""
     return f"{view}@{part}"
@@ -185,7 +189,7 @@ class ViewRuns:
         nothing has changed, because this run uses the row as it is in between.
         """
         [found] = t.versions(table, row, [self._acked])
-        return Seen(None, Seen.unpack(None if found is None else found.value).contributions)
+        return Seen(_UNKNOWN, Seen.unpack(None if found is None else found.value).contributions)
 
     def _image(self, handle: TableHandle, found: WholeRow) -> bytes | None:
         """Return what the view reads of a row, packed; None if the row does not exist.

@@ -199,8 +199,8 @@ OBSERVERS = {
     "a whole table beside a column": (
         HEAD + "observe: [documents, documents.contents]\n",
         (
-            "parse.yaml:4: observe: 'documents' is a whole table, the others are columns; their functions get "
-            "different arguments, so write two observers"
+            "parse.yaml:4: observe: 'documents' is a whole table, the others are columns; their functions "
+            "get different arguments, so write two observers"
         ),
     ),
     "a weak observer of a whole table": (
@@ -216,7 +216,10 @@ OBSERVERS = {
     ),
     "nothing observed": (
         HEAD + "observe: []\n",
-        "parse.yaml:4: observe: names no column; write the table or the table.column that wakes this observer",
+        (
+            "parse.yaml:4: observe: names no column; write the table or the table.column that wakes this "
+            "observer"
+        ),
     ),
     "column observed twice": (
         HEAD + "observe: [documents.a, documents.a]\n",

@@ -1,8 +1,8 @@
 """The fenced blocks of the documentation's pages, and a run of the programs of a page.
 
-A block whose first line is ``# folder/name.yaml`` or ``.py`` is a file of the reader's project. Any other
-Python block is a program. A block ``console`` has commands behind ``$``. A block ``text`` behind a program is
-its output.
+A block whose first line is ``# folder/name.yaml``, ``.py`` or ``-- name.sql`` is a file of the reader's
+project. Any other Python block is a program. A block ``console`` has commands behind ``$``. A block ``text``
+behind a program is its output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PYTEST = f'#!/bin/sh\nexec {sys.executable} -P -m pytest -p no:cacheprovider "$@
 
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_NAME = re.compile(r"# (\S+\.(?:yaml|py))\n")
+_NAME = re.compile(r"(?:#|--) (\S+\.(?:yaml|py|sql))\n")
 
 _RUNNER = """
 import contextlib, io, json, subprocess, sys
@@ -57,7 +57,7 @@ class Block:
     @property
     def file(self) -> str | None:
         found = _NAME.match(self.text)
-        return found[1] if found and self.language in {"python", "yaml"} else None
+        return found[1] if found and self.language in {"python", "sql", "yaml"} else None
 
 
 def pages() -> list[str]:

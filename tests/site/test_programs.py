@@ -39,6 +39,7 @@ RUN = {
     "how-to/test.md": [],
     "how-to/trace.md": ["tutorial.md"],
     "how-to/typed-tables.md": [],
+    "how-to/views.md": [],
     "how-to/weak-notifications.md": [],
     "reference/api/database.md": [],
     "reference/api/transactions.md": [],

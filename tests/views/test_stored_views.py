@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from percolator_core import Chain, Worker
+from percolator_core import Chain, ConfigurationError, Worker
+from percolator_core.admin.views import fill, views
 from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
@@ -104,14 +105,14 @@ class Shop:
     def settle(self) -> None:
         Worker(self.db, self.chain).run_until_idle(PATIENCE)
 
-    def must_be_right(self) -> None:
+    def must_be_right(self, views: dict[str, str] = VIEWS) -> None:
         """Compare each view with DuckDB's answer over a snapshot of the tables."""
         snapshot = self.db.snapshot()
         with duckdb.connect() as peer:
             peer.register("orders", snapshot.to_arrow("orders"))
             peer.register("customers", snapshot.to_arrow("customers"))
-            for name in ("sums", *(name for name in VIEWS if name != "sums")):
-                peer.execute(f"CREATE VIEW {name} AS {VIEWS[name]}")
+            for name in ("sums", *(name for name in views if name != "sums")):
+                peer.execute(f"CREATE VIEW {name} AS {views[name]}")
                 expected = peer.execute(f"SELECT * FROM {name}").fetchall()
                 columns = [one[0] for one in peer.description or ()]
                 rows = [tuple(row[one] for one in columns) for row in snapshot.select(name)]
@@ -124,6 +125,54 @@ def shop(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.syspath_prepend(str(tmp_path))
     yield Shop(db, tmp_path)
     sys.modules.pop("view_models", None)
+
+
+def test_a_view_of_rows_that_are_there_is_filled_while_writes_go_on(shop: Shop, tmp_path: Path) -> None:
+    draw = random.Random(5)
+    shop.changes(draw, 20)
+    shop.settle()
+    for name, sql in {"late": VIEWS["cities"], "later": VIEWS["best"]}.items():
+        (tmp_path / "shop" / "views" / f"{name}.sql").write_text(f"CREATE VIEW {name} AS {sql}")
+    shop.chain = Chain.load(tmp_path / "shop")
+    shop.chain.create_tables(shop.db)
+    assert {one.name for one in views(shop.db, shop.chain) if not one.filled} == {"late", "later"}
+    shop.changes(draw, 3)
+    shop.settle()
+    assert fill(shop.db, shop.chain, "late").marked
+    shop.changes(draw, 3)
+    assert fill(shop.db, shop.chain, "later").marked
+    assert fill(shop.db, shop.chain, "late").chosen
+    shop.settle()
+    shop.must_be_right({**VIEWS, "late": VIEWS["cities"], "later": VIEWS["best"]})
+    assert all(one.filled and not one.waiting for one in views(shop.db, shop.chain))
+
+
+def test_a_view_whose_sql_has_changed_is_refused(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "views" / "cheap.sql").write_text(
+        "CREATE VIEW cheap AS SELECT id, amount * 3 AS twice FROM orders"
+    )
+    with pytest.raises(ConfigurationError, match="the view cheap were made by another SQL"):
+        Chain.load(tmp_path / "shop").create_tables(shop.db)
+
+
+def test_a_join_needs_an_index(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "views" / "noted.sql").write_text(
+        "CREATE VIEW noted AS SELECT o.id, c.city FROM orders o JOIN customers c ON o.amount = c.id"
+    )
+    with pytest.raises(ConfigurationError, match="finds the rows of 'orders' by amount, which has no index"):
+        Chain.load(tmp_path / "shop")
+
+
+def test_rows_of_a_view_may_be_in_a_base(shop: Shop, tmp_path: Path) -> None:
+    draw = random.Random(6)
+    for table in ("orders", "customers", "sums"):
+        shop.db.set_base(table, str(tmp_path / "base"))
+    for _ in range(6):
+        shop.changes(draw, 4)
+        shop.settle()
+        for table in ("orders", "customers", "sums"):
+            shop.db.flush(table, everything=True)
+        shop.must_be_right()
 
 
 @pytest.mark.parametrize("seed", range(3))
