@@ -22,6 +22,7 @@ NAMES = [
     ),
     *("Hash", "LockTimeout", "Range", "RenamedFrom", "Table"),
     *("ObserverTransaction", "PercolatorError", "RowExists", "RowNotFound", "Snapshot", "SnapshotTooOld"),
+    *("RowChange", "observer"),
     *(
         "StoreUnavailable",
         "TableDefinition",
