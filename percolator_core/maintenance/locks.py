@@ -12,9 +12,12 @@ from typing import Final, Literal, TypeAlias
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import LockTimeout, UnknownColumn
 from percolator_core.layout.keys import (
+    EVERY_COLUMN,
+    MARKER,
     acknowledgement,
     decode_lock_mark,
     decode_primary,
+    encode_column,
     encode_lock_mark,
     locks_key,
 )
@@ -260,7 +263,9 @@ class Locks:
 
 def _encodings(handle: TableHandle, column: str) -> list[bytes]:
     """Return the names in the store that `TableHandle.decode` turns into ``column``. Raises UnknownColumn."""
-    found = [handle.marker.encoded] if column == handle.marker.name else []
+    if column == EVERY_COLUMN and not handle.is_typed:
+        return [MARKER, encode_column(column)]  # a column of a raw table may have this name
+    found = []
     observer, word, observed = column.partition(_ACKNOWLEDGES)
     if word:
         # The name of a raw table's column may look like that of an acknowledgement.

@@ -89,7 +89,7 @@ def test_every_lock_goes_by_the_name_that_the_status_gives_it(
     assert {(lock.table, lock.column) for lock in found} >= {
         ("t", "look acknowledges v"),
         ("t", "copy"),
-        ("users", "(row)"),
+        ("users", "*"),
         ("users", "age"),
     }
     assert [lock.column for lock in found].count("look acknowledges v") == 1 + twin
@@ -108,7 +108,7 @@ def test_every_lock_goes_by_the_name_that_the_status_gives_it(
 def test_what_is_not_there(db: Database) -> None:
     db.create_table(User)
     assert db.resolve_lock("t", "row", "column", 1) == "gone"
-    assert db.resolve_lock("users", "ada", "(row)", 1) == "gone"
+    assert db.resolve_lock("users", "ada", "*", 1) == "gone"
     with pytest.raises(UnknownTable):
         db.resolve_lock("nowhere", "row", "v", 1)
     with pytest.raises(UnknownColumn):
