@@ -20,7 +20,7 @@ from percolator_core.crew.supervisor import GRACE, Crew, _Slot
 from percolator_core.errors import PercolatorError
 from percolator_core.runtime.log import Log
 
-SUFFIXES: Final = frozenset({".py", ".yaml", ".yml", ".sql"})
+SUFFIXES: Final = (".py", ".yaml", ".yml", ".sql")
 """The suffixes of a project's files."""
 
 _LOOK: Final = 0.5
@@ -49,19 +49,23 @@ class FileWatch:
             return []
         now, before = dict(self._files()), self._before
         self._before, self._looked_at = now, time.monotonic()
-        return sorted(file for file in {*now, *before} if now.get(file) != before.get(file))
+        changed = {file for file in {*now, *before} if now.get(file) != before.get(file)}
+        return sorted(os.path.relpath(file, self._folder) for file in changed)
 
     def _files(self) -> Iterator[tuple[str, int]]:
-        for here, folders, files in os.walk(self._folder):
-            folders[:] = [one for one in folders if not one.startswith(".") and one != "__pycache__"]
-            if "pyvenv.cfg" in files:
-                folders[:] = []
-                continue
-            for name in files:
-                if os.path.splitext(name)[1] in SUFFIXES:  # noqa: PTH122 - faster, for every file
-                    path = os.path.join(here, name)  # noqa: PTH118
-                    with suppress(OSError):  # removed at this moment
-                        yield os.path.relpath(path, self._folder), os.stat(path).st_mtime_ns  # noqa: PTH116
+        folders = [str(self._folder)]
+        while folders:
+            with suppress(OSError), os.scandir(folders.pop()) as entries:
+                found = list(entries)
+                if any(one.name == "pyvenv.cfg" for one in found):
+                    continue
+                for one in found:
+                    if one.is_dir(follow_symlinks=False):
+                        if not one.name.startswith(".") and one.name != "__pycache__":
+                            folders.append(one.path)
+                    elif one.name.endswith(SUFFIXES):
+                        with suppress(OSError):  # removed at this moment
+                            yield one.path, one.stat().st_mtime_ns
 
 
 class ReloadingCrew(Crew):

@@ -166,7 +166,10 @@ BAD = [
 ]
 
 
-NAMES = "key column none complex sum stars loop arguments twice nothing cycle weak".split()
+NAMES = (
+    *("key", "column", "none", "complex", "sum", "stars"),
+    *("loop", "arguments", "twice", "nothing", "cycle", "weak"),
+)
 
 
 @pytest.mark.parametrize(("text", "expected"), BAD, ids=NAMES)

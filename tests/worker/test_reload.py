@@ -86,6 +86,8 @@ def test_a_change_of_the_code_restarts_the_workers_and_no_run_is_lost(watched: P
     assert [one.ending for one in running.crew.served] == ["exit code 0"] * 4
     (line,) = log.find("files changed")
     assert line["files"] == "steps.py"
+    order = [line["event"].rpartition(" ")[2] for line in log.lines if line["event"].startswith("worker s")]
+    assert order[:6] == ["started"] * 2 + ["stopped"] * 2 + ["started"] * 2
 
 
 def test_a_new_observer_and_a_new_file_count_too(watched: Project, log: Log) -> None:
