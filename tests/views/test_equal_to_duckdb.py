@@ -23,8 +23,8 @@ from percolator_core.views.planner import plan_view
 from tests.views import queries
 from tests.views.runner import Runner, Tables
 
-SCALE = 1e9
-"""No sum of magnitudes in an example is larger, except those that leave 64 bits."""
+SCALE = 1e6
+"""About the sum of the magnitudes of the floats of an example; a difference of 1e-7 is allowed."""
 
 EXAMPLES = int(os.environ.get("PERCOLATOR_VIEW_EXAMPLES", "100"))
 
@@ -69,9 +69,9 @@ def alike(one: Any, other: Any, scale: float) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(lambda a, b: alike(a, b, scale), one, other))
     if isinstance(one, float) and isinstance(other, float):
-        if math.isnan(one) or math.isnan(other):
-            return math.isnan(one) and math.isnan(other)
-        return one == other or abs(one - other) <= 1e-13 * max(scale, abs(one), abs(other))
+        if not (math.isfinite(one) and math.isfinite(other)):
+            return one == other or (math.isnan(one) and math.isnan(other))
+        return abs(one - other) <= 1e-13 * max(scale, abs(one), abs(other))
     if one is None or other is None:
         return one is other
     return bool(one == other)
@@ -87,6 +87,17 @@ def difference(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]], scale
         else:
             return f"ours has {row}, DuckDB has {left}"
     return f"DuckDB also has {left}" if left else ""
+
+
+def test_the_comparison_tells_special_floats_apart() -> None:
+    special: list[float] = [math.inf, -math.inf, math.nan, 1.0, 1.001]
+    assert [[alike(one, other, SCALE) for other in special] for one in special] == [
+        [number == place for place in range(5)] for number in range(5)
+    ]
+    assert alike(1.0, 1.0 + 1e-9, SCALE)
+    assert not alike(None, 0.0, SCALE)
+    assert "ours has" in difference([(math.inf,)], [(1.0,)], SCALE)
+    assert "DuckDB also has" in difference([], [(1.0,)], SCALE)
 
 
 def show(duck: Any, tables: Tables, names: set[str]) -> None:
