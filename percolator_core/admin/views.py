@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from percolator_core.errors import ConfigurationError
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain
 from percolator_core.views.life import is_filled, record_filled
+from percolator_core.views.plan import ViewPlan
+from percolator_core.views.recompute import faults
 from percolator_core.views.runs import ROWS, observer_name
 
 
@@ -40,7 +43,6 @@ def views(db: Database, chain: Chain) -> list[ViewStatus]:
 
     A view whose table does not exist yet has no rows.
     """
-    waiting = DirtyIndex(db.client, chain.observed).backlog()
     existing = {definition.name for definition in db.tables()}
     found = []
     for plan in chain.views.values():
@@ -49,9 +51,56 @@ def views(db: Database, chain: Chain) -> list[ViewStatus]:
         if handle is not None:
             snapshot = db.snapshot()
             rows = sum(snapshot.count_rows([(tag, b"", None) for tag in handle.tags]))
-        mine = sum(count for name, count in waiting.items() if name.startswith(observer_name(plan.name, "")))
-        found.append(ViewStatus(plan.name, plan.sources, rows, mine, is_filled(db, plan)))
+        waiting = _waiting(db, chain, plan.name)
+        found.append(ViewStatus(plan.name, plan.sources, rows, waiting, is_filled(db, plan)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A view compared with its query in one snapshot: the number of its rows, and of those that differ.
+
+    ``waiting`` is as in `ViewStatus`, before the comparison: changes that wait are differences, too.
+    """
+
+    name: str
+    rows: int
+    missing: int
+    extra: int
+    different: int
+    waiting: int
+
+
+def compare(db: Database, chain: Chain, name: str) -> Comparison:
+    """Compute a view anew, and compare it with its rows in the store.
+
+    The time is that of a scan of its tables; the memory is that of the view and the tables that it joins.
+
+    Raises:
+        ConfigurationError: the chain has no such view.
+        UnknownTable: the view is not in the store.
+        Others: as `percolator_core.views.recompute.recompute`.
+    """
+    plan = _plan(chain, name)
+    waiting = _waiting(db, chain, name)
+    with db.snapshot() as snapshot:
+        found = Counter(one.fault for one in faults(snapshot, plan))
+        handle = snapshot.handle_of(name)
+        rows = snapshot.count_rows([(tag, b"", None) for tag in handle.tags])
+    return Comparison(name, sum(rows), found["missing"], found["extra"], found["different"], waiting)
+
+
+def _waiting(db: Database, chain: Chain, name: str) -> int:
+    backlog = DirtyIndex(db.client, chain.observed).backlog()
+    return sum(count for observer, count in backlog.items() if observer.startswith(observer_name(name, "")))
+
+
+def _plan(chain: Chain, name: str) -> ViewPlan:
+    plan = chain.views.get(name)
+    if plan is None:
+        known = ", ".join(chain.views) or "none"
+        raise ConfigurationError(f"the chain {chain.name} has no view {name!r}: it has {known}")
+    return plan
 
 
 def fill(
@@ -66,10 +115,7 @@ def fill(
         ConfigurationError: the chain has no such view, or is not active in the store.
         Others: as `percolator_core.admin.rerun.rerun`.
     """
-    plan = chain.views.get(name)
-    if plan is None:
-        known = ", ".join(chain.views) or "none"
-        raise ConfigurationError(f"the chain {chain.name} has no view {name!r}: it has {known}")
+    plan = _plan(chain, name)
     counts = rerun(db, chain, observer_name(name, ROWS), progress=progress)
     record_filled(db, plan)
     return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -9,7 +10,7 @@ import typer
 from rich.text import Text
 
 from percolator_core.cli import output as outputs
-from percolator_core.cli.options import ChainPath, load_chain
+from percolator_core.cli.options import ChainPath, StoreOptions, load_chain
 from percolator_core.cli.output import Failure
 from percolator_core.cli.schema import table_data
 from percolator_core.errors import abbreviated
@@ -28,12 +29,20 @@ def check(
     functions: Annotated[
         bool, typer.Option("--import/--no-import", help="Also import the observers' functions.")
     ] = True,
+    data: Annotated[
+        bool, typer.Option("--data", help="Compute the views anew, and compare them with those in the store.")
+    ] = False,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Validate a chain and list its observers in dependency order.
 
-    Each problem is one line with its file and line number. The command needs no store.
+    Each problem is one line with its file and line number. The command needs no store, except with --data.
     """
     chain = load_chain(path, import_functions=functions)
+    if data:
+        _compare(chain, store)
+        return
     shown = outputs.table(">", "observer", "observes", "mode", "writes", "function")
     for number, generation in enumerate(chain.order(), 1):
         for position, observer in enumerate(generation):
@@ -50,6 +59,27 @@ def check(
         sizes += f"; the typed tables of {', '.join(chain.schemas)} were not checked"
     title = Text(f"chain {chain.name}: {sizes}")
     outputs.current().result(_as_data(chain), title, "", shown)
+
+
+def _compare(chain: Chain, store: StoreOptions) -> None:
+    """Compare the views of a chain with their queries. Raises Failure if one differs."""
+    from percolator_core.admin.views import compare
+
+    output = outputs.current()
+    with store.existing(chain) as db:
+        found = [compare(db, chain, name) for name in chain.views]
+    shown = outputs.table("view", ">rows", ">missing", ">extra", ">different", ">waiting")
+    for one in found:
+        shown.add_row(one.name, *(f"{number:,}" for number in astuple(one)[1:]))
+    views = [asdict(one) for one in found]
+    wrong = [one.name for one in found if one.missing or one.extra or one.different]
+    if wrong:
+        if not output.as_json:
+            output.console.print(shown)
+        waiting = any(one.waiting for one in found if one.name in wrong)
+        mend = "wait until the chain is idle, and check again" if waiting else "fill it again"
+        raise Failure(f"{', '.join(wrong)} differ from their queries: {mend}", views=views)
+    output.result({"chain": chain.name, "views": views}, shown)
 
 
 def graph(

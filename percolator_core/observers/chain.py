@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from percolator_core.errors import ConfigurationError
@@ -128,7 +129,7 @@ class Chain:
             observers,
             loaded.graph,
             observed_columns(observers.values()),
-            digest_of(observers.values()),
+            digest_of(observers.values(), loaded.view_digests),
             declared.trace,
             declared.schemas,
             loaded.models,
@@ -237,7 +238,13 @@ def declared_rule(base: BaseDeclaration, folder: Path) -> BaseRule:
     return BaseRule(place.absolute_url, "", after, base.memory)
 
 
-def digest_of(observers: Iterable[Observer]) -> str:
-    """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns in sorted order."""
-    active = sorted((observer.name, observer.mode, sorted(observer.observe)) for observer in observers)
+def digest_of(observers: Iterable[Observer], views: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the SHA-256, in hexadecimal, of the observers' names, modes and columns in sorted order.
+
+    The observers of views count by the digests of the views' files, ``views``: these are known without the
+    models.
+    """
+    own = (one for one in observers if one.view is None)
+    active: list[Any] = [(one.name, one.mode, sorted(one.observe)) for one in own]
+    active = sorted(active) + sorted(views.items())
     return hashlib.sha256(json.dumps(active, separators=(",", ":")).encode()).hexdigest()

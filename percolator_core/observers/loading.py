@@ -34,7 +34,7 @@ from percolator_core.observers.view_observers import observers_of, tables_of, vi
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
-from percolator_core.views.loading import VIEWS
+from percolator_core.views.loading import VIEWS, view_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,6 +82,7 @@ class Loaded(NamedTuple):
     observers: dict[str, Observer]
     graph: Graph
     views: Mapping[str, ViewPlan]
+    view_digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ def _loaded(  # noqa: PLR0917
     tables: _Tables,
     declared: list[_Declared],
     problems: Problems,
-    folder: Path = Path(),
+    folder: Path | None = None,
 ) -> Loaded:
     """Check declarations against each other. Raises ConfigurationError with all problems."""
     _refuse_shared_names(declared, problems)
@@ -174,12 +175,13 @@ def _loaded(  # noqa: PLR0917
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
     for plan in tables.views.values():
-        observers.update({one.name: one for one in observers_of(plan, folder)})
+        observers.update({one.name: one for one in observers_of(plan, folder or Path())})
     graph = build_graph("" if chain is None else chain.chain, definitions, observers)
     _refuse_cycles(graph, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()
     assert chain is not None, "raise_if_any has raised for a chain that could not be read"
-    return Loaded(chain, definitions, tables.models, observers, graph, tables.views)
+    digests = {} if folder is None else view_digests(folder)
+    return Loaded(chain, definitions, tables.models, observers, graph, tables.views, digests)
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:

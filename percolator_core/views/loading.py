@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +21,14 @@ class Views(NamedTuple):
 
     plans: tuple[ViewPlan, ...]
     problems: tuple[str, ...]
+
+
+def view_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the file of each view in ``folder/views``, in hexadecimal, by name."""
+    return {
+        path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((folder / VIEWS).glob("*.sql"))
+    }
 
 
 def read_views(

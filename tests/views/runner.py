@@ -15,6 +15,7 @@ from percolator_core.schema.types import column_type
 from percolator_core.views.groups import GroupSink
 from percolator_core.views.output import Cells
 from percolator_core.views.plan import Branch, Found, ViewPlan
+from percolator_core.views.recompute import MemoryMultiset
 from percolator_core.views.sinks import RowSink, TopSink
 
 Values = dict[str, Any]
@@ -46,32 +47,6 @@ class Tables:
         for name, found in cells.items():
             values[name] = None if found is None else column_type(definition.by_name[name].type).decode(found)
         return {one.name: values[one.name] for one in definition.columns}
-
-
-class Multisets:
-    """The multisets of one group."""
-
-    def __init__(self) -> None:
-        self.counts: dict[tuple[int, bytes], int] = {}
-        self.reads = 0
-
-    def add(self, changes: Mapping[tuple[int, bytes], int]) -> dict[tuple[int, bytes], tuple[int, int]]:
-        before = {key: self.counts.get(key, 0) for key in changes}
-        self.counts.update({key: before[key] + change for key, change in changes.items()})
-        for key in [key for key, count in self.counts.items() if not count]:
-            del self.counts[key]
-        return {key: (max(0, count), max(0, count + changes[key])) for key, count in before.items()}
-
-    def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
-        return self._values(argument)[:limit]
-
-    def last(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
-        return self._values(argument)[::-1][:limit]
-
-    def _values(self, argument: int) -> list[tuple[bytes, int]]:
-        self.reads += 1
-        here = (key for key in self.counts if key[0] == argument and self.counts[key] > 0)
-        return sorted((key[1], self.counts[key]) for key in here)
 
 
 class Runner:
@@ -139,7 +114,7 @@ class Runner:
             delta = sink.combine(deltas)
             if delta is None:
                 continue
-            multiset = self.multisets.setdefault(target, Multisets())
+            multiset = self.multisets.setdefault(target, MemoryMultiset())
             if isinstance(sink, TopSink):
                 self._write(sink.apply(delta, multiset))
                 continue

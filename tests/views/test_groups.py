@@ -17,9 +17,10 @@ from percolator_core.views.groups import GroupSink, quotient, units
 from percolator_core.views.packing import pack, sortable, split_sortable, unpack
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.planner import plan_view
+from percolator_core.views.recompute import MemoryMultiset
 from percolator_core.views.sinks import WHOLE, TopSink
 from tests.views.queries import table
-from tests.views.runner import Multisets, Runner, Tables
+from tests.views.runner import Runner, Tables
 
 T = table("t", {"id": "int"}, {"g": "int?", "x": "float?", "i": "int?", "s": "str?", "d": "decimal(9,2)?"})
 packables = st.recursive(
@@ -148,12 +149,12 @@ def test_a_delta_may_come_before_the_one_that_it_takes_back() -> None:
         filled.put(number, i=i)
     sink: Any = filled.runner.plan.sink
     one, two, three = filled.runner.contributions.values()
-    group, row, key, multiset = None, None, sink.target(one), Multisets()
+    group, row, key, multiset = None, None, sink.target(one), MemoryMultiset()
     deltas = [(one, -1), (two, 1), (three, 1), (two, -1), (two, 1), (one, 1), (one, 1), (one, -1)]
     for contribution, sign in deltas:
         group, row = sink.apply(key, group, sink.delta(contribution, sign), multiset)
     expected = [(group, row)]
-    group, multiset = None, Multisets()
+    group, multiset = None, MemoryMultiset()
     for contribution, sign in ((two, 1), (three, 1)):
         group, row = sink.apply(key, group, sink.delta(contribution, sign), multiset)
     assert expected == [(group, row)]
@@ -168,7 +169,7 @@ def test_an_entry_may_be_taken_back_before_it_was_given() -> None:
     filled.put(1, s="a")
     filled.put(2, s="b")
     one, two = filled.runner.contributions.values()
-    multiset = Multisets()
+    multiset = MemoryMultiset()
     assert top.apply(top.delta(one, -1), multiset) == []
     [(_, cells)] = top.apply(top.delta(two, 1), multiset)
     assert cells is not None
@@ -197,7 +198,7 @@ def test_a_sum_beyond_64_bits_is_an_error_and_comes_back_with_the_next_change() 
     sink: Any = one.runner.plan.sink
     state = sink.combine([sink.delta(contribution, 1) for contribution in one.runner.contributions.values()])
     back = sink.delta(next(iter(one.runner.contributions.values())), -1)
-    applied = sink.apply(WHOLE, None, sink.combine([state, back]), Multisets())
+    applied = sink.apply(WHOLE, None, sink.combine([state, back]), MemoryMultiset())
     assert applied.row is not None
 
 

@@ -12,10 +12,11 @@ import duckdb
 import pytest
 
 from percolator_core import Chain, ConfigurationError, Worker
-from percolator_core.admin.views import fill, views
+from percolator_core.admin.views import compare, fill, views
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.transaction import Transaction
+from percolator_core.views.recompute import faults
 from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
@@ -198,6 +199,32 @@ def test_a_view_whose_sql_has_changed_is_refused(shop: Shop, tmp_path: Path) -> 
     )
     with pytest.raises(ConfigurationError, match="the view cheap were made by another SQL"):
         Chain.load(tmp_path / "shop").create_tables(shop.db)
+
+
+def test_a_chain_has_the_same_digest_without_its_models(shop: Shop, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    assert Chain.load(folder, import_functions=False).digest == shop.chain.digest
+    (folder / "views" / "cheap.sql").write_text("CREATE VIEW cheap AS SELECT id, amount FROM orders")
+    assert Chain.load(folder, import_functions=False).digest != shop.chain.digest
+    assert Chain.load(folder).digest != shop.chain.digest
+
+
+def test_a_view_that_differs_from_its_query_is_found(shop: Shop) -> None:
+    shop.changes(random.Random(8), 10)
+    shop.settle()
+    plans = shop.chain.views
+    for name in plans:
+        found = compare(shop.db, shop.chain, name)
+        assert (found.missing, found.extra, found.different, found.waiting) == (0, 0, 0, 0)
+        assert found.rows or name == "large"
+    with shop.db.transaction() as t:
+        sums = next(t.select("sums"))
+        t.update("sums", row_=sums["row_"], n=99)
+        t.insert("sums", row_=b"another", n=1, kinds=0)
+        gone = next(t.select("joined"))
+        t.remove("joined", id=gone["id"])
+    assert sorted(one.fault for one in faults(shop.db.snapshot(), plans["sums"])) == ["different", "extra"]
+    assert [one.fault for one in faults(shop.db.snapshot(), plans["joined"])] == ["missing"]
 
 
 def test_a_join_needs_an_index(shop: Shop, tmp_path: Path) -> None:
