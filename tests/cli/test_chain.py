@@ -25,7 +25,7 @@ GOOD = {"observe": "docs.text", "function": "cli_steps:split", "writes": "[words
     ("changed", "said"),
     [
         ({"observe": "nowhere.text"}, "table 'nowhere' is not declared"),
-        ({"observe": "docs"}, "observe"),
+        ({"observe": "docs."}, "observe"),
         ({"observe": "words.dirty"}, "write mode: weak"),
         ({"observe": None}, "observe: is missing"),
         ({"mode": "loud"}, "'loud' is not known"),
