@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.layout.acknowledgements import NEVER_RAN, Ack, pack_image
+from percolator_core.layout.acknowledgements import Ack, pack_image
 from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement
 
 
@@ -21,11 +21,12 @@ def acknowledgements(
 ) -> dict[bytes, bytes]:
     """Return the acknowledgements that a row of a base needs in a store, by column.
 
-    ``observed`` has the active observers by table and column. The revision that ran is not known.
+    ``observed`` has the active observers by table and column. The revision that ran is not known, so it is
+    the first one: a rerun for earlier revisions then finds the row.
     """
     # The acknowledgements of views, whose observers have an @ in their names, stay in the store.
     observers = [name for name in observed.get(handle.name, {}).get(EVERY_COLUMN, ()) if "@" not in name]
     if not observers:
         return {}
-    value = Ack(NEVER_RAN, image=pack_image(handle.image({MARKER: b"", **row.cells}))).pack()
+    value = Ack(image=pack_image(handle.image({MARKER: b"", **row.cells}))).pack()
     return {acknowledgement(name, MARKER): value for name in observers}

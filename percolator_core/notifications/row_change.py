@@ -67,9 +67,12 @@ def begin_row(
         seen = handle.image(found.of_base)
     changed = {name for name in now.keys() | seen.keys() if now.get(name) != seen.get(name)}
     is_redone = done is not None and done.revision == NEVER_RAN and bool(now)
-    if now.keys() == seen.keys() and not changed and not is_redone:
+    is_unchanged = now.keys() == seen.keys() and not changed and not is_redone
+    if is_unchanged and (found.ack is None or found.timestamp <= found.ack.start_ts):
         return None
     transaction.write(lease.table, lease.row, acked, (PUT, Ack(revision, image=pack_image(now)).pack()))
+    if is_unchanged:
+        return None  # the row changed and changed back: a backup has to know that this was processed
     columns = frozenset(handle.decode(name) for name in changed if name != MARKER)
     return RowChange(
         lease.table, lease.row, found.timestamp, rows.key(), rows.decoded(seen), rows.decoded(now), columns
@@ -87,14 +90,18 @@ class _Rows:
     def known(self, seen: Image, now: Image) -> Image:
         """Return an earlier image with the present columns of the table.
 
-        A column that the table got later, or that a change of its type has moved, counts as unchanged.
+        A column that the table got later was null. The earlier value of a column whose type has changed is
+        not known; it counts as unchanged once.
         """
+        shown = self._handle.shown
         if not self._handle.is_typed or not seen:
             return seen
-        return {
-            MARKER: b"",
-            **{name: seen[name] if name in seen else now.get(name) for name in self._handle.shown},
+        retired = {stored.rpartition(b".")[2] for stored in seen if stored not in shown}
+        values = {
+            stored: now.get(stored) if stored not in seen and name.encode() in retired else seen.get(stored)
+            for stored, name in shown.items()
         }
+        return {MARKER: b"", **values}
 
     def key(self) -> dict[str, Any]:
         """Return the values of the key columns by name."""

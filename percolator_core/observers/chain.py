@@ -25,7 +25,7 @@ from percolator_core.observers.loading import Loaded, declare, load_declarations
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.runtime.html import html_table
 from percolator_core.schema.definitions import BaseRule
-from percolator_core.views.life import check_made, write_first_rows
+from percolator_core.views.life import begin, check_made
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -170,7 +170,7 @@ class Chain:
                 give_base(db, name, rule)
         check_made(db, self.views.values())
         activate(db, self.observed, self.digest, rolling=rolling)
-        write_first_rows(db, self.views.values())
+        begin(db, self.views.values())
 
     def _repr_html_(self) -> str:
         """Show the graph in a notebook; if it is very large, a list of the observers."""

@@ -42,9 +42,10 @@ class Guard:
             for column in chain.observed
             if not observer.declares(*column, notify_only=column in notify_only)
         )
+        keys = {(table.name, column) for table in chain.tables for column in table.key}
         self._allowed = {
             table: {name for of, name in observer.writes if of == table}
-            | {name for of, name in notify_only if of == table}
+            | {name for of, name in notify_only | keys if of == table}
             for table, column in self._refused
             if column == EVERY_COLUMN
         }

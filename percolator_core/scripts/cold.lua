@@ -48,8 +48,7 @@ local function judge(fields, field, value)
   if mark == 120 then return true, false end
   if mark ~= 99 then return false end
   -- If the acknowledgement is deleted, the row stays: the rerun that deleted it may not have set its mark yet.
-  local commit_ts, _, kind = version_times(value)
-  if commit_ts > before or kind == DELETE then return false end
+  if version_times(value) > before or is_unacknowledged(string.sub(field, 2), value) then return false end
   local observed = 'c' .. acknowledged(string.sub(field, 2))
   if observed == 'c' .. ROW then return true, not is_of_view(string.sub(field, 2)) end
   for i = 1, #fields, 2 do

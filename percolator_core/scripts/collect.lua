@@ -80,7 +80,7 @@ local function collect_row(row)
         -- An acknowledgement is needed as long as its cell exists or may be observed. A cell of the base without an
         -- acknowledgement counts as observed. So the deletion of an acknowledgement stays until the next run: the rerun that
         -- deleted it may not have set its mark yet.
-        gone = gone and not has_cells(cells, observed) and not (has_base and (kind == DELETE or is_of_view(column))) and
+        gone = gone and not has_cells(cells, observed) and not (has_base and (kind == DELETE) ~= is_of_view(column)) and
           not is_dirty(tag, row, observed, observers)
       else
         -- A deletion stays until it was observed.

@@ -50,7 +50,8 @@ local function evict_row(row)
     local observed = string.byte(field) == 99 and acknowledged(column)
     -- An acknowledgement goes with the cell that it acknowledges. One of the whole row may go because the base has the
     -- row as the observer saw it: a flush takes no row that an observer has still to process.
-    local is_processed = (observed == ROW or idle[observed]) and not is_of_view(column)
+    local is_processed = observed and (observed == ROW or idle[observed]) and not is_of_view(column) and
+      not is_unacknowledged(column, cells[field])
     if string.byte(field) == 99 and (idle[column] or (observed and is_processed and is_idle(row, cells, column, older))) then
       gone[#gone + 1] = field
     end

@@ -113,10 +113,14 @@ Result = Callable[[Reading], Any]
 
 
 class Applied(NamedTuple):
-    """The new state of a group, None if it has no rows; and its row, None if it is not visible."""
+    """The new state of a group, None if it has no rows; and its row, None if it is not visible.
+
+    ``error`` says why a group that should be visible has no row.
+    """
 
     state: bytes | None
     row: Cells | None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ class GroupSink:
     def apply(self, key: bytes, state: bytes | None, delta: bytes, multiset: Multiset) -> Applied:
         """Apply a delta to a group's state and multiset, and return the new state and row.
 
-        Raises ValueError if a result does not fit its column; the group then keeps its state.
+        If a result does not fit its column, the group has no row until a later delta mends it.
         """
         sums, ends = self._unpacked(state)
         more, changes = unpack(delta)
@@ -182,8 +186,12 @@ class GroupSink:
             if argument.listed and changed:
                 ends[number] = _ends(ends[number], argument, number, changed, multiset)
         # A delta may come before one that it takes back. Until then, sums and rows may be below 0.
-        packed = pack([sums, [list(one) for one in ends]]) if any(sums) else None
-        return Applied(packed, self.row(key, packed if sums[0] > 0 else None, multiset))
+        is_there = any(sums) or any(one.distinct for one in ends)
+        packed = pack([sums, [list(one) for one in ends]]) if is_there else None
+        try:
+            return Applied(packed, self.row(key, packed if sums[0] > 0 else None, multiset))
+        except ValueError as error:
+            return Applied(packed, None, str(error))
 
     def row(self, key: bytes, state: bytes | None, multiset: Multiset) -> Cells | None:
         """Return the cells of a group's row; None if it is not visible."""

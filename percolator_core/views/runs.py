@@ -15,19 +15,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.errors import ConfigurationError
 from percolator_core.layout.acknowledgements import NEVER_RAN, Ack
 from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement
-from percolator_core.layout.records import PUT, Cell
+from percolator_core.layout.records import DELETE, PUT, Cell
 from percolator_core.notifications.dirty import Lease
+from percolator_core.runtime.log import Log
 from percolator_core.schema.predicates import Group, Test
+from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
 from percolator_core.transaction.row_read import WholeRow
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.views.packing import Packable, pack, unpack
-from percolator_core.views.plan import Branch, Found, Lookup, ViewPlan
+from percolator_core.views.plan import Branch, Found, Lookup, RowRefused, ViewPlan
 from percolator_core.views.sinks import RowSink, TopSink
 from percolator_core.views.stored import GroupQueue, StoredGroup, write_row
+
+log = Log("percolator.views")
 
 ROWS: Final = "rows"
 GROUPS: Final = "groups"
@@ -88,6 +93,7 @@ class ViewRuns:
         self._queue = GroupQueue(plan.name)
         self._observer = observer_name(plan.name, ROWS)
         self._acked = acknowledgement(self._observer, MARKER)
+        self._checked: dict[str, TableHandle] = {}
         self._looked_up = {lookup.table for branch in plan.branches for lookup in branch.lookups}
 
     # A row of a source table.
@@ -95,13 +101,17 @@ class ViewRuns:
     def begin(self, t: Transaction, lease: Lease) -> SourceChange | None:
         """Begin a run for a row of a source table; None if nothing has changed that the view reads."""
         handle, found = t.whole_row(lease.table, lease.row, self._acked)
+        self._check(handle)
         value = None if found.ack is None else found.ack.value
         seen, image = Seen.unpack(value), self._image(handle, found)
         is_redone = value is not None and Ack.unpack(value).revision == NEVER_RAN
-        if image == seen.image and not is_redone:
+        is_unchanged = image == seen.image and not is_redone
+        if is_unchanged and (found.ack is None or found.timestamp <= found.ack.start_ts):
             return None
         seen.image = image
         self._acknowledge(t, lease.table, lease.row, seen)  # first, so that it is the primary
+        if is_unchanged:
+            return None  # the row changed and changed back: a backup has to know that this was processed
         return SourceChange(lease.table, lease.row, found.timestamp, t, seen)
 
     def process(self, _: object, change: SourceChange) -> None:
@@ -118,7 +128,13 @@ class ViewRuns:
                 where = (branch.source.table, row)
                 if where not in sources:
                     sources[where] = self._seen(t, *where)
-                changed.append(self._contribute(t, branch, row, sources[where]))
+                try:
+                    changed.append(self._contribute(t, branch, row, sources[where]))
+                except RowRefused as error:
+                    if where == (change.table, change.row):
+                        raise
+                    # The other rows that refer to the joined row are not to wait for this one.
+                    log.warning("a row of a view keeps what it gave before", error=str(error))
         for (table, row), seen in sources.items():
             self._acknowledge(t, table, row, seen)
         self._give(t, [(before, after) for before, after in changed if before != after])
@@ -173,14 +189,36 @@ class ViewRuns:
             for row, cells in sink.apply(delta, group):
                 write_row(t, handle, row, cells)
             return
-        state, cells = sink.apply(key, group.state, delta, group)
+        state, cells, error = sink.apply(key, group.state, delta, group)
         group.state = state
         write_row(t, handle, key, cells)
+        if error:
+            # The state has to take each delta, so that later ones can mend the group.
+            group_key = KeyCodec(handle.definition).describe(key)
+            log.error("a group of a view has no row", view=self.plan.name, row=group_key, error=error)
 
     # Details.
 
+    def _check(self, handle: TableHandle) -> None:
+        """Raise ConfigurationError if the types of the columns that the view reads have changed."""
+        if self._checked.get(handle.name) is handle:
+            return
+        for one in (
+            one for branch in self.plan.branches for one in branch.inputs if one.table == handle.name
+        ):
+            for name in one.columns:
+                column = handle.definition.by_name.get(name)
+                if column is None or column.type != one.definition.by_name[name].type:
+                    raise ConfigurationError(
+                        f"the view {self.plan.name} reads {handle.name}.{name}, whose type has changed: "
+                        "start the workers again with the changed models, and give the view another name"
+                    )
+        self._checked[handle.name] = handle
+
     def _acknowledge(self, t: Transaction, table: str, row: bytes, seen: Seen) -> None:
-        t.write(table, row, self._acked, (PUT, Ack(image=seen.pack()).pack()))
+        # A row that is gone and gives nothing needs no acknowledgement, and garbage collection removes it.
+        is_gone = seen.image is None and not seen.contributions
+        t.write(table, row, self._acked, (DELETE, b"") if is_gone else (PUT, Ack(image=seen.pack()).pack()))
 
     def _seen(self, t: Transaction, table: str, row: bytes) -> Seen:
         """Return what the acknowledgement of another row says, without its image.

@@ -196,6 +196,8 @@ class Attempts:
                 if cell is not None:
                     self._observe(guard, transaction, cell, watchdog, span)
                     self._commit(lease, transaction, span)
+                elif transaction.mutations():
+                    transaction.commit()  # only the acknowledgement
             except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._lost(span, conflict)
                 self._count(observer, "conflicts")

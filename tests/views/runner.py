@@ -118,7 +118,7 @@ class Runner:
             if isinstance(sink, TopSink):
                 self._write(sink.apply(delta, multiset))
                 continue
-            state, row = sink.apply(target, self.states.pop(target, None), delta, multiset)
+            state, row, _ = sink.apply(target, self.states.pop(target, None), delta, multiset)
             if state is not None:
                 self.states[target] = state
             else:

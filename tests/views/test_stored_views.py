@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.views.recompute import faults
+from tests.flushing import is_cold
 from tests.servers.plain import PATIENCE
 
 if TYPE_CHECKING:
@@ -191,6 +193,54 @@ def test_a_view_of_rows_that_are_there_is_filled_while_writes_go_on(shop: Shop, 
     shop.settle()
     shop.must_be_right({**VIEWS, "late": VIEWS["cities"], "later": VIEWS["best"]})
     assert all(one.filled and not one.waiting for one in views(shop.db, shop.chain))
+
+
+def test_a_row_without_a_result_holds_back_no_other_row_of_the_join(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "views" / "ratios.sql").write_text(
+        "CREATE VIEW ratios AS SELECT o.id, c.city, 100 // o.amount AS share "
+        "FROM orders o JOIN customers c ON o.customer = c.id WHERE c.city <> 'Rome' OR o.amount > 0"
+    )
+    shop.chain = Chain.load(tmp_path / "shop")
+    shop.chain.create_tables(shop.db)
+    with shop.db.transaction() as t:
+        t.upsert(shop.customer(id=1, city="Rome"))
+        for key, amount in ((1, 5), (2, 0)):
+            t.upsert(shop.order(id=key, customer=1, amount=amount))
+    shop.settle()
+    with shop.db.transaction() as t:
+        t.update(shop.customer, id=1, city="Oslo")
+    shop.settle()
+    assert [row["city"] for row in shop.db.snapshot().select("ratios")] == ["Oslo"]
+
+
+def test_starts_do_not_bring_back_a_group_that_having_hides(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "views" / "few.sql").write_text(
+        "CREATE VIEW few AS SELECT count(*) AS n FROM orders HAVING count(*) < 2"
+    )
+    shop.chain = Chain.load(tmp_path / "shop")
+    shop.chain.create_tables(shop.db)
+    assert [row["n"] for row in shop.db.snapshot().select("few")] == [0]
+    with shop.db.transaction() as t:
+        for key in (1, 2):
+            t.upsert(shop.order(id=key))
+    shop.settle()
+    shop.chain.create_tables(shop.db)
+    assert list(shop.db.snapshot().select("few")) == []
+
+
+def test_a_row_that_is_gone_leaves_nothing_in_a_table_with_a_base(shop: Shop, tmp_path: Path) -> None:
+    shop.db.set_base("orders", str(tmp_path / "base"))
+    with shop.db.transaction() as t:
+        t.upsert(shop.order(id=1, customer=1, amount=5))
+    shop.settle()
+    shop.db.flush("orders", everything=True)
+    with shop.db.transaction() as t:
+        t.remove(shop.order, id=1)
+    shop.settle()
+    shop.db.flush("orders", everything=True)
+    for _ in range(2):
+        shop.db.collect_garbage(timedelta(0))
+    assert is_cold(shop.db, "orders", shop.order.row_key(id=1))
 
 
 def test_a_view_whose_sql_has_changed_is_refused(shop: Shop, tmp_path: Path) -> None:

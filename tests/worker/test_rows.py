@@ -14,8 +14,9 @@ import pytest
 import percolator_core
 from percolator_core import Hash, PrimaryKey, RowChange, Table, Worker
 from percolator_core.admin.quarantine import Quarantine
-from percolator_core.admin.rerun import rerun
+from percolator_core.admin.rerun import _Rerun, rerun
 from percolator_core.admin.trace import trace
+from percolator_core.archive.marks import Marks
 from percolator_core.observers import Retry
 from percolator_core.tables.model import definition_of
 from tests.chains import TABLES, chain_of, watch
@@ -35,6 +36,10 @@ class Offer(Table, name="offers", partition=[Hash("shop", buckets=4)]):
     price: int | None = None
     stock: int = 0
     note: str | None = None
+
+
+class Coloured(Offer, name="offers", partition=[Hash("shop", buckets=4)]):
+    colour: str | None = None
 
 
 class Rows:
@@ -397,6 +402,63 @@ def test_a_trace_shows_the_run_for_the_row(rows: Rows) -> None:
     [run] = found.runs
     assert (run.observer, run.column) == ("typed", "*")
     assert {change.column for change in found.changes} >= {"price", "stock"}
+
+
+def test_a_new_column_is_compared_from_its_first_value_on(rows: Rows) -> None:
+    rows.chain = replace(rows.chain, models={}, tables=TABLES)
+    rows.commit(price=3)
+    rows.work()
+    rows.db.add_column(Coloured, "colour")
+    found = []
+    for colour in ("red", "blue"):
+        with rows.db.transaction() as t:
+            t.update("offers", shop="a", item=1, colour=colour)
+        found += rows.work()
+    assert [one.columns for one in found] == [{"colour"}, {"colour"}]
+    assert [(one.before["colour"], one.after["colour"]) for one in found] == [(None, "red"), ("red", "blue")]
+
+
+def test_a_flush_between_the_two_steps_of_a_rerun_loses_no_run(
+    rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.db.set_base("docs", str(tmp_path))
+    with rows.db.transaction() as t:
+        t.set("docs", "r", "text", b"1")
+    rows.work()
+    mark = _Rerun._mark
+
+    def flushed(*arguments: Any) -> int:
+        flush(rows.db, "docs", tmp_path, observers=["raw"])
+        return mark(*arguments)
+
+    monkeypatch.setattr(_Rerun, "_mark", flushed)
+    assert rerun(rows.db, rows.chain, "raw").marked == 1
+    assert len(rows.work()) == 1
+
+
+def test_what_changed_and_changed_back_during_a_backup_is_restored(
+    rows: Rows, tmp_path: Path, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot of the backup has changes that no run has seen, and they are undone during the backup."""
+    with rows.db.transaction() as t:
+        t.set("docs", "r", "text", b"1")
+    rows.work()
+    with rows.db.transaction() as t:
+        t.set("docs", "r", "text", b"2")
+    made = Marks.__init__
+
+    def undone(*arguments: Any) -> None:
+        with rows.db.transaction() as t:
+            t.set("docs", "r", "text", b"1")
+        assert rows.work() == []
+        made(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Marks, "__init__", undone)
+        percolator_core.backup(rows.db, str(tmp_path / "backup"))
+    percolator_core.restore(str(tmp_path / "backup"), other)
+    [change] = Rows(other).work()
+    assert (change.before, change.after) == ({"text": b"1"}, {"text": b"2"})
 
 
 def test_a_change_of_the_table_is_no_change_of_the_row(rows: Rows) -> None:

@@ -95,6 +95,14 @@ local function is_of_view(column)
   return string.find(string.sub(column, 2, string.find(column, '\255', 2, true)), '@', 1, true) ~= nil
 end
 
+-- True if a rerun has replaced this acknowledgement: it is a deletion or, for a whole row, has the revision 0. A deleted
+-- acknowledgement of a view only says that the row is gone.
+local function is_unacknowledged(column, version)
+  local _, _, kind = version_times(version)
+  if is_of_view(column) then return false end
+  return kind == DELETE or acknowledged(column) == ROW and string.sub(version, 18, 21) == '\0\0\0\0'
+end
+
 -- Remove a row from the row index if it has neither cells nor older versions; return 1, or 0 if it has some.
 local function drop_if_empty(tag, row)
   if redis.call('EXISTS', tag .. 'r:' .. row, tag .. 'v:' .. row) > 0 then return 0 end
