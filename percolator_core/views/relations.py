@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import expressions as exp
 
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.views.names import identity
+from percolator_core.views.expressions import Compiler
+from percolator_core.views.names import conjuncts, identity
 from percolator_core.views.output import HIDDEN
 from percolator_core.views.plan import Input, Lookup
 from percolator_core.views.problems import Report
-from percolator_core.views.typed import Typed
+from percolator_core.views.typed import Slot, Typed
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Part:
     """A branch while it is planned.
 
     ``relations`` has, by alias, functions that return the columns. ``merged`` are the columns of the right
-    side of a USING, which a name without alias does not mean.
+    side of a USING, which a name without alias does not mean. ``never_null`` are columns that are not null in
+    the rows for which the conditions are true.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -38,6 +40,7 @@ class Part:
     conditions: list[Typed] = field(default_factory=list)
     relations: dict[str, dict[str, Callable[[], Typed]]] = field(default_factory=dict)
     merged: set[tuple[str, str]] = field(default_factory=set)
+    never_null: set[Slot] = field(default_factory=set)
 
     def add_table(self, alias: str, definition: TableDefinition, is_optional: bool = False) -> int:
         """Add an input, and return its number."""
@@ -60,7 +63,7 @@ class Part:
         def value(rows: Any) -> Any:
             return rows[number][at]
 
-        nullable = column.nullable or source.is_optional
+        nullable = (column.nullable or source.is_optional) and (number, name) not in self.never_null
         return Typed(column.type, nullable, value, frozenset({(number, name)}), (number, name))
 
     def position(self, number: int, name: str) -> int:
@@ -135,3 +138,19 @@ def near(word: str, known: list[str] | Mapping[str, Any]) -> str:
     spelt = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)
     return f": did you mean {spelt[close[0]]!r}?" if close else ""
+
+
+def never_null(compiler: Compiler, condition: exp.Expr) -> Iterator[Slot]:
+    """Yield the columns that are not null where a condition is true: because it compares them, or says so."""
+    for part in conjuncts(condition):
+        one = part.unnest()
+        inner = one.this.unnest() if isinstance(one, exp.Not) else None
+        operands: tuple[exp.Expr, ...] = ()
+        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
+            operands = (inner.this,)
+        elif isinstance(one, exp.EQ | exp.NEQ | exp.GT | exp.GTE | exp.LT | exp.LTE):
+            operands = (one.this, one.expression)
+        for operand in operands:
+            slot = compiler(operand.unnest()).slot if isinstance(operand.unnest(), exp.Column) else None
+            if slot is not None:
+                yield slot

@@ -16,7 +16,7 @@ from percolator_core.views.kinds import NULL, common_kind
 from percolator_core.views.names import column_of, conjuncts, identity, named, same, shortened, wrapped
 from percolator_core.views.problems import Report
 from percolator_core.views.python_functions import ViewFunction, caller
-from percolator_core.views.relations import Part, Scope, near
+from percolator_core.views.relations import Part, Scope, near, never_null
 from percolator_core.views.typed import Typed
 
 MOST_BRANCHES: Final = 255
@@ -113,9 +113,8 @@ class Selects:
         self.only(query, "this expression distinct")
         if query.args.get("distinct"):
             self.report.refuse(query, "write UNION ALL, or only UNION, at the top of the view", "union")
-        found: list[Linear] = []
-        for side in (query.this, query.expression):
-            found += self.linear(side)
+        found = self.linear(query.this)
+        found += self.linear(_with_names(query.expression))
         return self.unified(query, found)
 
     def unified(self, query: exp.Expr, found: list[Linear]) -> list[Linear]:
@@ -181,6 +180,7 @@ class Selects:
                     if any(True for _ in aggregates_in(where.this)):
                         self.report.refuse(where, "WHERE has no aggregates: write HAVING", "where")
                     part.conditions.append(compiler.condition(where.this))
+                    part.never_null.update(never_null(compiler, where.this))
         return Select(node, parts, columns)
 
     def only(self, node: exp.Expr, parts: str) -> None:
@@ -381,3 +381,15 @@ class Selects:
                 item.conjuncts.append(exp.EQ(this=left, expression=named(*right, using)))
                 merged.add(right)
         return merged
+
+
+def _with_names(query: exp.Expr) -> exp.Expr:
+    """Give a name to each column of the second SELECT of a UNION, whose names do not count."""
+    select = query.unnest()
+    if isinstance(select, exp.Select):
+        columns = [
+            exp.alias_(one, f"column{at}") if not isinstance(one, exp.Alias | exp.Column | exp.Star) else one
+            for at, one in enumerate(select.expressions)
+        ]
+        select.set("expressions", columns)
+    return query

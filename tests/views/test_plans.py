@@ -277,3 +277,19 @@ def test_a_condition_of_a_left_join_that_is_unknown_finds_no_row() -> None:
             runner.changed(name, key)
         found[how] = [row["name"] for row in runner.result()]
     assert found == {"LEFT JOIN": [None], "JOIN": []}
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ("WHERE g IS NOT NULL", ("g",)),
+        ("WHERE (g > 1 AND x < 2.0)", ("g",)),
+        ("WHERE g > 1 OR x < 2.0", ("row_",)),
+        ("WHERE NOT g > 1", ("row_",)),
+        ("", ("row_",)),
+    ],
+)
+def test_a_condition_that_no_null_meets_makes_a_key(where: str, key: tuple[str, ...]) -> None:
+    t = table("t", {"id": "int"}, {"g": "int?", "x": "float?"})
+    plan = plan_view(f"CREATE VIEW v AS SELECT g, count(*) AS n FROM t {where} GROUP BY g", {"t": t})
+    assert plan.definition.key == key
