@@ -159,6 +159,7 @@ class Chain:
                 ``import_functions=False``; or `Database.set_base` refuses a declared base.
         """
         self._must_have_models()
+        check_made(db, self.views.values())
         for table in self.tables:
             if table.is_typed:
                 db.create_table(self.models[table.name])
@@ -168,7 +169,6 @@ class Chain:
             rule = declared_rule(base, self.path)
             if not rule.agrees_with(db.catalog.table(name).definition.base):
                 give_base(db, name, rule)
-        check_made(db, self.views.values())
         activate(db, self.observed, self.digest, rolling=rolling)
         begin(db, self.views.values())
 

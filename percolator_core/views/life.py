@@ -19,7 +19,12 @@ _UNFILLED: Final = "unfilled"
 
 
 def check_made(db: Database, plans: Iterable[ViewPlan]) -> None:
-    """Record which plan makes each view. Raises ConfigurationError if another plan has made a view's rows."""
+    """Record which plan makes each view, before its tables are created.
+
+    Raises ConfigurationError if another plan has made a view's rows, or if the view's table was dropped: then
+    the rows of its tables count as added, and nothing would add them again.
+    """
+    existing = {definition.name for definition in db.tables()}
     for plan in plans:
         first = f"{plan.fingerprint} {_NEW}"
         db.store.one((b"HSETNX", db.store.keyspace.views, plan.name, first))
@@ -29,6 +34,11 @@ def check_made(db: Database, plans: Iterable[ViewPlan]) -> None:
             raise ConfigurationError(
                 f"the rows of the view {plan.name} were made by another SQL, or with other types of its "
                 "tables: give the changed view another name, and fill it with `percolator views --fill`"
+            )
+        if made[1] != _NEW and plan.name not in existing:
+            raise ConfigurationError(
+                f"the table of the view {plan.name} was dropped: give the view another name, and fill it by "
+                "`percolator views --fill`"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
+import percolator_core
 from percolator_core import Chain, ConfigurationError, Worker
 from percolator_core.admin.views import compare, fill, views
 from percolator_core.layout.keys import MARKER
@@ -242,6 +244,29 @@ def test_a_row_that_is_gone_leaves_nothing_in_a_table_with_a_base(shop: Shop, tm
     assert is_cold(shop.db, "orders", shop.order.row_key(id=1))
 
 
+def test_a_restored_view_goes_on_and_still_refuses_another_sql(
+    shop: Shop, store_url: str, tmp_path: Path
+) -> None:
+    draw = random.Random(9)
+    shop.changes(draw, 10)
+    shop.settle()
+    shop.changes(draw, 3)
+    percolator_core.backup(shop.db, str(tmp_path / "backup"))
+    with percolator_core.connect(store_url, namespace=uuid.uuid4().hex) as other:
+        percolator_core.restore(str(tmp_path / "backup"), other)
+        shop.db = other
+        shop.chain.create_tables(other)
+        assert all(one.filled for one in views(other, shop.chain))
+        shop.settle()
+        shop.must_be_right()
+        shop.changes(draw, 5)
+        shop.settle()
+        shop.must_be_right()
+        (tmp_path / "shop" / "views" / "cheap.sql").write_text("CREATE VIEW cheap AS SELECT id FROM orders")
+        with pytest.raises(ConfigurationError, match="were made by another SQL"):
+            Chain.load(tmp_path / "shop").create_tables(other)
+
+
 def test_a_view_whose_sql_has_changed_is_refused(shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "shop" / "views" / "cheap.sql").write_text(
         "CREATE VIEW cheap AS SELECT id, amount * 3 AS twice FROM orders"
@@ -274,6 +299,14 @@ def test_a_view_that_differs_from_its_query_is_found(shop: Shop) -> None:
         t.remove("joined", id=gone["id"])
     assert sorted(one.fault for one in faults(shop.db.snapshot(), plans["sums"])) == ["different", "extra"]
     assert [one.fault for one in faults(shop.db.snapshot(), plans["joined"])] == ["missing"]
+
+
+def test_a_view_whose_table_was_dropped_is_refused(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "views" / "cheap.sql").unlink()
+    Chain.load(tmp_path / "shop").create_tables(shop.db)
+    shop.db.drop_table("cheap")
+    with pytest.raises(ConfigurationError, match="the table of the view cheap was dropped"):
+        shop.chain.create_tables(shop.db)
 
 
 def test_a_join_needs_an_index(shop: Shop, tmp_path: Path) -> None:
