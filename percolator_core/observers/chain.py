@@ -25,7 +25,6 @@ from percolator_core.observers.loading import Loaded, declare, load_declarations
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.runtime.html import html_table
 from percolator_core.schema.definitions import BaseRule
-from percolator_core.views.life import begin, check_made
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -159,7 +158,10 @@ class Chain:
                 ``import_functions=False``; or `Database.set_base` refuses a declared base.
         """
         self._must_have_models()
-        check_made(db, self.views.values())
+        if self.views:
+            from percolator_core.views.life import check_made  # most chains have no views
+
+            check_made(db, self.views.values())
         for table in self.tables:
             if table.is_typed:
                 db.create_table(self.models[table.name])
@@ -170,7 +172,10 @@ class Chain:
             if not rule.agrees_with(db.catalog.table(name).definition.base):
                 give_base(db, name, rule)
         activate(db, self.observed, self.digest, rolling=rolling)
-        begin(db, self.views.values())
+        if self.views:
+            from percolator_core.views.life import begin
+
+            begin(db, self.views.values())
 
     def _repr_html_(self) -> str:
         """Show the graph in a notebook; if it is very large, a list of the observers."""

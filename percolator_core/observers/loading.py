@@ -30,14 +30,13 @@ from percolator_core.observers.parts import Known, problems_of
 from percolator_core.observers.python_file import find_file
 from percolator_core.observers.python_observers import Read, of_functions, of_modules
 from percolator_core.observers.scheduling import unknown_names
-from percolator_core.observers.view_observers import observers_of, tables_of, views_of
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
-from percolator_core.views.loading import VIEWS, view_digests
+from percolator_core.views.files import view_digests, view_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column
@@ -93,11 +92,18 @@ class _Tables:
     models: Models = field(default_factory=dict)
     complete: bool = False
     views: Mapping[str, ViewPlan] = field(default_factory=dict)
+    observers: Sequence[Observer] = ()
 
-    def with_views(self, plans: Mapping[str, ViewPlan]) -> _Tables:
-        """Return the tables with those of views."""
+    def with_views(self, folder: Path, problems: Problems) -> _Tables:
+        """Return the tables with those of the views in a chain's folder."""
+        # The parser of SQL takes long to import, and most chains have no views.
+        from percolator_core.observers.view_observers import observers_of, tables_of, views_of
+
+        plans = views_of(folder, self.known, problems)
         models = Models({**self.models, **{name: plan.model for name, plan in plans.items()}})
-        return _Tables({**self.known, **tables_of(plans.values())}, models, self.complete, plans)
+        known = {**self.known, **tables_of(plans.values())}
+        observers = [one for plan in plans.values() for one in observers_of(plan, folder)]
+        return _Tables(known, models, self.complete, plans, observers)
 
 
 class _Declared(NamedTuple):
@@ -116,13 +122,15 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     if chain is not None and chain_file is not None:
         read += of_modules(chain.observers, chain_file, folder, import_functions, problems)
     declared = _validated(read, import_functions, problems)
-    plans = views_of(folder, tables.known, problems) if tables.complete else {}
-    if not files and not (plans or (chain and chain.observers) or (folder / VIEWS).exists()):
+    has_views = bool(view_files(folder))
+    if has_views and tables.complete:
+        tables = tables.with_views(folder, problems)
+    if not files and not has_views and not (chain and chain.observers):
         example = folder / "parse.yaml"
         problems.add(
             f"{folder}: has no observers; add one file per observer beside {CHAIN_FILE}, such as {example}"
         )
-    return _loaded(chain, chain_file, tables.with_views(plans), declared, problems, folder)
+    return _loaded(chain, chain_file, tables, declared, problems, folder)
 
 
 def declare(
@@ -174,8 +182,7 @@ def _loaded(  # noqa: PLR0917
         found.observer.observer: Observer.from_declaration(found.observer, found.path, found.function)
         for found in sorted(declared, key=lambda found: found.observer.observer)
     }
-    for plan in tables.views.values():
-        observers.update({one.name: one for one in observers_of(plan, folder or Path())})
+    observers.update({one.name: one for one in tables.observers})
     graph = build_graph("" if chain is None else chain.chain, definitions, observers)
     _refuse_cycles(graph, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()

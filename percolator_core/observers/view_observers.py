@@ -10,7 +10,8 @@ from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.notifications.queue import ADDED
 from percolator_core.observers.observer import Observer
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.views.loading import VIEWS, read_views
+from percolator_core.views.files import VIEWS
+from percolator_core.views.loading import read_views
 from percolator_core.views.runs import GROUPS, ROWS, ViewRuns, observer_name
 from percolator_core.views.sinks import RowSink
 from percolator_core.views.stored import groups_table

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from percolator_core.schema.definitions import TableDefinition
+from percolator_core.views.files import view_files
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.planner import Parsed, plan_view
 from percolator_core.views.problems import Problem, ViewRefused
 from percolator_core.views.python_functions import ViewFunction
-
-VIEWS: Final = "views"
 
 
 class Views(NamedTuple):
@@ -21,14 +19,6 @@ class Views(NamedTuple):
 
     plans: tuple[ViewPlan, ...]
     problems: tuple[str, ...]
-
-
-def view_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the file of each view in ``folder/views``, in hexadecimal, by name."""
-    return {
-        path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((folder / VIEWS).glob("*.sql"))
-    }
 
 
 def read_views(
@@ -43,7 +33,7 @@ def read_views(
     """
     problems: list[str] = []
     parsed: dict[str, Parsed] = {}
-    for path in sorted((folder / VIEWS).glob("*.sql")):
+    for path in view_files(folder):
         try:
             one = Parsed(path.read_bytes().decode("utf-8-sig"), str(path), path.stem)
         except ViewRefused as refused:
