@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from percolator_core.database import Database
+from percolator_core.layout.queue_rows import key_row, split_row
 from percolator_core.layout.records import MAX_TIMESTAMP, Cell, row_bytes
-from percolator_core.notifications.queue import key_row, split_row
 from percolator_core.observers import Chain
 from percolator_core.observers.parts import Need, Part
 from percolator_core.recipes.rows import AnyReader, AnyTransaction

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from percolator_core.catalog.table_handle import TableHandle
-from percolator_core.notifications.queue import SlicedQueue, key_row
+from percolator_core.layout.queue_rows import key_row
+from percolator_core.notifications.queue import SlicedQueue
 from percolator_core.tables import rows
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.views.output import Cells

@@ -14,7 +14,7 @@ BY_HAND = re.compile(
 
 STRUCT = re.compile(r"^import struct$", re.MULTILINE)
 
-OTHER_BYTES = {"recipes", "schema", "replication"}
+OTHER_BYTES = {"recipes", "schema", "replication", "views"}
 """Packages that pack the values of cells, as users do, or read the messages of PostgreSQL."""
 
 
