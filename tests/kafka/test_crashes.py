@@ -23,7 +23,7 @@ from percolator_core.kafka.apply import STATE, Applier, Position
 from percolator_core.kafka.records import Converter, Message
 from tests.kafka.conftest import Shop
 from tests.servers.fixtures import BINARIES
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import broker
 from tests.servers.plain import Server, until
 
 GROUP = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
@@ -320,18 +320,6 @@ def test_a_broker_that_is_gone_is_reported(shop: Shop, monkeypatch: pytest.Monke
         with pytest.raises(StoreUnavailable, match="Kafka cannot be reached"):
             other.consume(once=False, patience=1.0, settings=GROUP, progress=kill)
     must_have_turns(other, 20)
-
-
-@contextmanager
-def broker() -> Iterator[tuple[subprocess.Popen[str], Kafka]]:
-    """A broker in a process of its own."""
-    command = [sys.executable, "-m", "tests.servers.kafka"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, Kafka(process.stdout.readline().strip())
-        finally:
-            process.kill()
 
 
 @pytest.mark.skipif("system" not in BINARIES, reason="NOT TESTED: no redis-server on the path")

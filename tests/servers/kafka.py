@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 OTHER: Final = os.environ.get("PERCOLATOR_TEST_KAFKA")
 
@@ -71,9 +76,32 @@ def must_be_delivered(error: object, _message: object) -> None:
     assert error is None, error
 
 
+@contextmanager
+def broker() -> Iterator[tuple[subprocess.Popen[str], Kafka]]:
+    """A broker in a process of its own, which is killed at the end.
+
+    To take down the mock cluster in this process may take for ever: the client library waits for its threads.
+    """
+    command = [sys.executable, "-m", "tests.servers.kafka"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            yield process, Kafka(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
 def kafka_broker() -> Iterator[Kafka]:
     """The body of a fixture."""
-    yield Kafka()
+    if OTHER is not None:
+        yield Kafka()
+        return
+    with broker() as (_, kafka):
+        yield kafka
+        # The producer goes while its broker still answers.
+        kafka.flush()
+        del kafka.producer
 
 
 if __name__ == "__main__":  # a broker in a process of its own, which a test can stop
