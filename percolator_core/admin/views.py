@@ -8,18 +8,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from percolator_core.admin.rerun import RerunCounts, rerun
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
+from percolator_core.layout.keys import view_observer
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain
+from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.views.life import is_filled, record_filled
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.recompute import faults
-from percolator_core.views.runs import ROWS, observer_name
+from percolator_core.views.runs import ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,17 @@ def views(db: Database, chain: Chain) -> list[ViewStatus]:
     A view whose table does not exist yet has no rows.
     """
     existing = {definition.name for definition in db.tables()}
-    found = []
-    for plan in chain.views.values():
-        handle = db.catalog.table(plan.name) if plan.name in existing else None
-        rows = 0
-        if handle is not None:
-            snapshot = db.snapshot()
-            rows = sum(snapshot.count_rows([(tag, b"", None) for tag in handle.tags]))
-        waiting = _waiting(db, chain, plan.name)
-        found.append(ViewStatus(plan.name, plan.sources, rows, waiting, is_filled(db, plan)))
-    return found
+    backlog, snapshot = DirtyIndex(db.client, chain.observed).backlog(), db.snapshot()
+    return [
+        ViewStatus(
+            plan.name,
+            plan.sources,
+            _rows(snapshot, plan.name) if plan.name in existing else 0,
+            _waiting(backlog, plan.name),
+            is_filled(db, plan),
+        )
+        for plan in chain.views.values()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,19 @@ def compare(db: Database, chain: Chain, name: str) -> Comparison:
         Others: as `percolator_core.views.recompute.recompute`.
     """
     plan = _plan(chain, name)
-    waiting = _waiting(db, chain, name)
+    waiting = _waiting(DirtyIndex(db.client, chain.observed).backlog(), name)
     with db.snapshot() as snapshot:
         found = Counter(one.fault for one in faults(snapshot, plan))
-        handle = snapshot.handle_of(name)
-        rows = snapshot.count_rows([(tag, b"", None) for tag in handle.tags])
-    return Comparison(name, sum(rows), found["missing"], found["extra"], found["different"], waiting)
+        rows = _rows(snapshot, name)
+    return Comparison(name, rows, found["missing"], found["extra"], found["different"], waiting)
 
 
-def _waiting(db: Database, chain: Chain, name: str) -> int:
-    backlog = DirtyIndex(db.client, chain.observed).backlog()
-    return sum(count for observer, count in backlog.items() if observer.startswith(observer_name(name, "")))
+def _rows(snapshot: Snapshot, table: str) -> int:
+    return sum(snapshot.count_rows([(tag, b"", None) for tag in snapshot.handle_of(table).tags]))
+
+
+def _waiting(backlog: Mapping[str, int], name: str) -> int:
+    return sum(count for observer, count in backlog.items() if observer.startswith(view_observer(name, "")))
 
 
 def _plan(chain: Chain, name: str) -> ViewPlan:
@@ -116,6 +121,6 @@ def fill(
         Others: as `percolator_core.admin.rerun.rerun`.
     """
     plan = _plan(chain, name)
-    counts = rerun(db, chain, observer_name(name, ROWS), progress=progress)
+    counts = rerun(db, chain, view_observer(name, ROWS), progress=progress)
     record_filled(db, plan)
     return counts

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.layout.acknowledgements import Ack, pack_image
-from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement
+from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement, is_of_view
 
 
 def acknowledgements(
@@ -24,8 +24,8 @@ def acknowledgements(
     ``observed`` has the active observers by table and column. The revision that ran is not known, so it is
     the first one: a rerun for earlier revisions then finds the row.
     """
-    # The acknowledgements of views, whose observers have an @ in their names, stay in the store.
-    observers = [name for name in observed.get(handle.name, {}).get(EVERY_COLUMN, ()) if "@" not in name]
+    # The acknowledgements of views stay in the store.
+    observers = [name for name in observed.get(handle.name, {}).get(EVERY_COLUMN, ()) if not is_of_view(name)]
     if not observers:
         return {}
     value = Ack(image=pack_image(handle.image({MARKER: b"", **row.cells}))).pack()

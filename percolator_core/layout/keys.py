@@ -130,6 +130,16 @@ def acknowledgement(observer: str, column: bytes) -> bytes:
     return _INTERNAL + observer.encode() + _INTERNAL + column
 
 
+def view_observer(view: str, part: str) -> str:
+    """Return the name of an observer that belongs to a view. Names of users have no ``@`` (`_layout.lua`)."""
+    return f"{view}@{part}"
+
+
+def is_of_view(observer: str) -> bool:
+    """Return True for a name that `view_observer` made."""
+    return "@" in observer
+
+
 def acknowledged(column: bytes) -> bytes | None:
     """Return the observed column of an acknowledgement, encoded; None for any other column."""
     if not is_internal(column) or column == MARKER:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from percolator_core.layout.keys import EVERY_COLUMN
+from percolator_core.layout.keys import EVERY_COLUMN, view_observer
 from percolator_core.notifications.queue import ADDED
 from percolator_core.observers.observer import Observer
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.views.files import VIEWS
 from percolator_core.views.loading import read_views
-from percolator_core.views.runs import GROUPS, ROWS, ViewRuns, observer_name
+from percolator_core.views.runs import GROUPS, ROWS, ViewRuns
 from percolator_core.views.sinks import RowSink
 from percolator_core.views.stored import groups_table
 
@@ -71,7 +71,7 @@ def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
     is_direct = isinstance(plan.sink, RowSink)
     reads = tuple((table, name) for table in plan.sources for name in sorted(plan.reads(table)))
     rows = Observer(
-        observer_name(plan.name, ROWS),
+        view_observer(plan.name, ROWS),
         file,
         runs.process,
         _FUNCTION,
@@ -84,7 +84,7 @@ def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
     if is_direct:
         return [rows]
     fold = Observer(
-        observer_name(plan.name, GROUPS),
+        view_observer(plan.name, GROUPS),
         file,
         runs.fold,
         _FUNCTION,

@@ -52,7 +52,7 @@ local function evict_row(row)
     -- row as the observer saw it: a flush takes no row that an observer has still to process.
     local is_processed = observed and (observed == ROW or idle[observed]) and not is_of_view(column) and
       not is_unacknowledged(column, cells[field])
-    if string.byte(field) == 99 and (idle[column] or (observed and is_processed and is_idle(row, cells, column, older))) then
+    if string.byte(field) == 99 and (idle[column] or (is_processed and is_idle(row, cells, column, older))) then
       gone[#gone + 1] = field
     end
   end

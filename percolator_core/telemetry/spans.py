@@ -18,7 +18,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from percolator_core.errors import PercolatorError, TransactionConflict, abbreviated, described
 from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement, is_internal
-from percolator_core.layout.records import NOTIFY, VERSION_HEADER, Cell, unpack_version
+from percolator_core.layout.records import NOTIFY, VERSION_HEADER, unpack_version
 from percolator_core.notation.bytestext import show_bytes
 from percolator_core.runtime import process
 from percolator_core.scripts import calls
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from percolator_core.notifications.dirty import Lease
-    from percolator_core.notifications.row_change import RowChange
     from percolator_core.observers import Chain, Observer
     from percolator_core.transaction.client import Client
     from percolator_core.transaction.transaction import Transaction
     from percolator_core.transaction.write_set import Mutation
-    from percolator_core.views.runs import SourceChange
+    from percolator_core.views.runs import AnyChange
 
 LONGEST_KEY: Final = 64
 """A span shows this many characters of a row key, and of a column name."""
@@ -118,7 +117,7 @@ class RunSpan:
         self._spans, self._lease, self._observer = spans, lease, observer
         self._began = time.time_ns()
         self._span: Span | None = None
-        self._cause: Cell | RowChange | SourceChange | None = None
+        self._cause: AnyChange | None = None
         self._causes: tuple[SpanId, ...] = ()
         self._conflicts = 0
 
@@ -131,14 +130,14 @@ class RunSpan:
 
     # The steps of a run.
 
-    def attach(self, cell: Cell | RowChange | SourceChange) -> Token[Context]:
+    def attach(self, cell: AnyChange) -> Token[Context]:
         """Make the span the current one of the observer's code, which begins to process a cell."""
         if self._span is None:
             self._woken(cell)
         assert self._span is not None
         return context.attach(trace.set_span_in_context(self._span))
 
-    def _woken(self, cell: Cell | RowChange | SourceChange) -> None:
+    def _woken(self, cell: AnyChange) -> None:
         """Start the span, below the span of the change that the run observes."""
         spans, lease = self._spans, self._lease
         links: list[Link] = []
@@ -276,7 +275,7 @@ class RunSpan:
             for at in changes:
                 self._send_change(cause, at)
 
-    def _changes(self, cause: Cell | RowChange | SourceChange, start_ts: int) -> list[int]:
+    def _changes(self, cause: AnyChange, start_ts: int) -> list[int]:
         """Read the commit timestamps of the changes that this run is the first to observe, oldest first."""
         lease = self._lease
         if lease.column == MARKER:
@@ -298,7 +297,7 @@ class RunSpan:
         found = [unpack_version(one).commit_ts for one in versions]
         return sorted({cause.timestamp, *(at for at in found if before[0].start_ts < at < start_ts)})
 
-    def _send_change(self, cause: Cell | RowChange | SourceChange, commit_ts: int) -> None:
+    def _send_change(self, cause: AnyChange, commit_ts: int) -> None:
         at = commit_ts * 1000
         span = self._spans.export.root(
             f"change of {abbreviated(f'{cause.table}.{cause.column}', LONGEST_KEY)}",

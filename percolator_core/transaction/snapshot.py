@@ -242,7 +242,13 @@ class Snapshot(CellReads):
         self._operations += len(versions)
         ack = versions.pop(acked, None)
         below = self._client.bases.row(handle, handle.tag(row), reference, row) if reference else None
-        return handle, WholeRow(versions, below, ack)
+        found = WholeRow(versions, below, ack)
+        if handle.is_typed:
+            # A run often reads columns of its row again.
+            cells = found.cells
+            for column in (handle.marker, *handle.columns.values()):
+                self._cache.keep(column, row, cells.get(column.encoded))
+        return handle, found
 
     def versions_of(
         self, handle: TableHandle, rows: Sequence[bytes], fields: Sequence[ColumnFields]

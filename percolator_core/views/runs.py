@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.acknowledgements import NEVER_RAN, Ack
-from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement
-from percolator_core.layout.records import DELETE, PUT, Cell
+from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement, view_observer
+from percolator_core.layout.records import DELETE, PUT, Cell, Version
 from percolator_core.notifications.dirty import Lease
+from percolator_core.notifications.row_change import RowChange
 from percolator_core.runtime.log import Log
 from percolator_core.schema.predicates import Group, Test
 from percolator_core.schema.row_keys import KeyCodec
@@ -37,14 +38,8 @@ log = Log("percolator.views")
 ROWS: Final = "rows"
 GROUPS: Final = "groups"
 
-
 _UNKNOWN: Final = b""
 """No image of a row: it equals none, also not that of a row that does not exist."""
-
-
-def observer_name(view: str, part: str) -> str:
-    """Return the name of a view's observer. Names of users have no ``@``."""
-    return f"{view}@{part}"
 
 
 @dataclass(slots=True)
@@ -55,12 +50,11 @@ class Seen:
     contributions: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def unpack(cls, value: bytes | None) -> Seen:
+    def of(cls, ack: Ack | None) -> Seen:
         """Return what an acknowledgement says; nothing without one."""
-        image = None if value is None else Ack.unpack(value).image
-        if not image:
+        if ack is None or not ack.image:
             return cls()
-        row, contributions = unpack(image)
+        row, contributions = unpack(ack.image)
         return cls(row, dict(contributions))
 
     def pack(self) -> bytes:
@@ -85,16 +79,24 @@ class SourceChange:
         return EVERY_COLUMN
 
 
+AnyChange: TypeAlias = Cell | RowChange | SourceChange
+"""What an observer runs for: a cell, a whole row, or a row that a view reads."""
+
+
 class ViewRuns:
     """The runs of one view's observers."""
 
     def __init__(self, plan: ViewPlan) -> None:
         self.plan = plan
         self._queue = GroupQueue(plan.name)
-        self._observer = observer_name(plan.name, ROWS)
-        self._acked = acknowledgement(self._observer, MARKER)
+        self._acked = acknowledgement(view_observer(plan.name, ROWS), MARKER)
         self._checked: dict[str, TableHandle] = {}
         self._looked_up = {lookup.table for branch in plan.branches for lookup in branch.lookups}
+        inputs = {one.table: one.definition for branch in plan.branches for one in branch.inputs}
+        self._cells_read = {
+            table: sorted(plan.reads(table) - set(definition.key)) for table, definition in inputs.items()
+        }
+        """By table, the columns with cells that the view reads."""
 
     # A row of a source table.
 
@@ -102,10 +104,9 @@ class ViewRuns:
         """Begin a run for a row of a source table; None if nothing has changed that the view reads."""
         handle, found = t.whole_row(lease.table, lease.row, self._acked)
         self._check(handle)
-        value = None if found.ack is None else found.ack.value
-        seen, image = Seen.unpack(value), self._image(handle, found)
-        is_redone = value is not None and Ack.unpack(value).revision == NEVER_RAN
-        is_unchanged = image == seen.image and not is_redone
+        ack = _ack(found.ack)
+        seen, image = Seen.of(ack), self._image(handle, found)
+        is_unchanged = image == seen.image and (ack is None or ack.revision != NEVER_RAN)
         if is_unchanged and (found.ack is None or found.timestamp <= found.ack.start_ts):
             return None
         seen.image = image
@@ -227,7 +228,7 @@ class ViewRuns:
         nothing has changed, because this run uses the row as it is in between.
         """
         [found] = t.versions(table, row, [self._acked])
-        return Seen(_UNKNOWN, Seen.unpack(None if found is None else found.value).contributions)
+        return Seen(_UNKNOWN, Seen.of(_ack(found)).contributions)
 
     def _image(self, handle: TableHandle, found: WholeRow) -> bytes | None:
         """Return what the view reads of a row, packed; None if the row does not exist.
@@ -239,14 +240,12 @@ class ViewRuns:
         is_looked_up = handle.name in self._looked_up
         if not image:
             return pack([found.timestamp]) if is_looked_up else None
-        names = sorted(self.plan.reads(handle.name) - set(handle.definition.key))
-        cells = [image[handle.columns[name].encoded] for name in names]
+        cells = [image[handle.columns[name].encoded] for name in self._cells_read[handle.name]]
         return pack([found.timestamp if is_looked_up else 0, *cells])
 
     def _get(self, t: Transaction, table: str, row: bytes) -> Found | None:
         """Return a stored row with the columns that the view reads."""
-        handle = t.handle_of(table)
-        names = sorted(self.plan.reads(table) - set(handle.definition.key))
+        handle, names = t.handle_of(table), self._cells_read[table]
         fields = [handle.marker, *(handle.columns[name] for name in names)]
         marker, *values = t.values(handle, row, fields)
         return None if marker is None else (row, _without_missing(names, values))
@@ -273,6 +272,10 @@ class ViewRuns:
         bound = tests[0] if len(tests) == 1 else Group("and", tests)
         for row, _ in found_rows(t, Query(handle, (), bound), limit=None, reverse=False):
             yield row
+
+
+def _ack(version: Version | None) -> Ack | None:
+    return None if version is None or version.value is None else Ack.unpack(version.value)
 
 
 def _without_missing(names: Iterable[str], values: Iterable[bytes | None]) -> dict[str, bytes | None]:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import greenlet
 
@@ -29,10 +29,9 @@ from percolator_core.errors import (
 )
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import MARKER
-from percolator_core.layout.records import Cell
 from percolator_core.notifications.ack import acknowledge, trace
 from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
-from percolator_core.notifications.row_change import RowChange, begin_row
+from percolator_core.notifications.row_change import begin_row
 from percolator_core.observers import Chain, Guard, Observer, ObserverTransaction, guards
 from percolator_core.runtime import process
 from percolator_core.runtime.log import Log
@@ -47,9 +46,7 @@ from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:
     from percolator_core.telemetry.spans import RunSpan
-    from percolator_core.views.runs import SourceChange
-
-    AnyChange: TypeAlias = Cell | RowChange | SourceChange
+    from percolator_core.views.runs import AnyChange
 
 CONFLICT_ROUNDS: Final = 5
 """After this many conflicts with other transactions, a run ends and its cell is given back."""

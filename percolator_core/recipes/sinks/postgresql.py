@@ -256,11 +256,8 @@ class PostgresTable(SQLTable):
         self._conninfo = conninfo
         self._timeout = seconds(timeout)
 
-    def _open(self) -> PostgresSink:
-        sink = PostgresSink(self._conninfo, f"{self.table}_exports", timeout=self._timeout)
-        try:
-            sink.create(self.table, self.statements.columns)
-        except BaseException:
-            sink.close()
-            raise
-        return sink
+    def _connect(self) -> PostgresSink:
+        return PostgresSink(self._conninfo, f"{self.table}_exports", timeout=self._timeout)
+
+    def _create(self, taker: PostgresSink) -> None:
+        taker.create(self.table, self.statements.columns)

@@ -144,8 +144,13 @@ class SQLTable(Part):
         self._is_closed = False
 
     @abstractmethod
-    def _open(self) -> Taker:
-        """Connect, and create both tables if they are missing."""
+    def _connect(self) -> Taker:
+        """Connect, and create the table of the sequences if it is missing."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _create(self, taker: Any) -> None:
+        """Create the table of the rows if it is missing. ``taker`` is from `_connect`."""
         raise NotImplementedError
 
     def export(self, t: AnyTransaction, cell: Cell) -> None:
@@ -215,8 +220,9 @@ class SQLTable(Part):
             if self._is_closed:
                 raise ValueError("the table's connections are closed: make another instance")
             if self._taker is None:
-                taker = self._open()
+                taker = self._connect()
                 try:
+                    self._create(taker)
                     self._must_have_columns(taker)
                 except BaseException:
                     taker.close()

@@ -199,11 +199,8 @@ class SQLiteTable(SQLTable):
         self._path = path
         self._timeout = seconds(timeout)
 
-    def _open(self) -> SQLiteSink:
-        sink = SQLiteSink(self._path, f"{self.table}_exports", timeout=self._timeout)
-        try:
-            sink.run(lambda connection: connection.execute(self.statements.create))
-        except BaseException:
-            sink.close()
-            raise
-        return sink
+    def _connect(self) -> SQLiteSink:
+        return SQLiteSink(self._path, f"{self.table}_exports", timeout=self._timeout)
+
+    def _create(self, taker: SQLiteSink) -> None:
+        taker.run(lambda connection: connection.execute(self.statements.create))
