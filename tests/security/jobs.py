@@ -33,7 +33,7 @@ from percolator_core.scripts import calls
 from percolator_core.worker import Counts
 from percolator_core.worker.housekeeping import Stranded
 from tests.chains import chain_of, watch
-from tests.security import typed
+from tests.security import typed, viewed
 from tests.servers.plain import Server, commit_of, die, rows_apart, until
 
 TABLES: Final = (TableDefinition("docs", 2), TableDefinition("sums", 2, ("dirty",)))
@@ -260,6 +260,7 @@ def worker(scene: Scene) -> None:
         t.set("docs", FIRST, "text", b"at last")
     scene.until(scene.no_locks)
     scene.run(db, chain)
+    viewed.keep(db, scene.run)
     owner = db.client.owner()
     db.close()
     with scene.raw() as client:
