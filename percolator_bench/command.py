@@ -20,7 +20,7 @@ Suites = Annotated[
     typer.Argument(
         metavar="SUITE",
         help="micro, latency, memory, oracle, tpce, contention, growth, webindex, stress, finding, "
-        "duplicates, backlog, kills, tables, base; all if none is named.",
+        "duplicates, backlog, kills, tables, base, views; all if none is named.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ Events = Annotated[
 Numbers = Annotated[int, typer.Option(min=1, help="Integers of the first load in stress.")]
 Observed = Annotated[int, typer.Option(min=1, help="Clean cells of the largest store in finding.")]
 Changes = Annotated[int, typer.Option(min=1, help="Changes of each workload in duplicates.")]
-Rows = Annotated[int, typer.Option(min=1, help="Rows of the table in tables and base.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows of the table in tables, base and views.")]
 OutputFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Write the JSON to this file, too, after each suite."),

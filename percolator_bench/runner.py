@@ -24,6 +24,7 @@ from percolator_bench import (
     stress,
     tables,
     tpce,
+    views,
     webindex,
 )
 from percolator_bench.figure import Figure
@@ -48,6 +49,7 @@ SUITES: Final[dict[str, Callable[[Scale], Iterator[Figure | Note]]]] = {
     "kills": kills.measure,
     "tables": tables.measure,
     "base": base.measure,
+    "views": views.measure,
 }
 """The suites by name."""
 

@@ -1,7 +1,7 @@
 """The views of a chain in a store: how they stand, and how they are filled.
 
 >>> from percolator_core.admin.views import fill
->>> fill(db, chain, "category_prices").marked
+>>> fill(db, chain, "category_prices").rows
 53940
 """
 
@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from percolator_core.admin.rerun import RerunCounts, rerun
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import view_observer
+from percolator_core.notifications.activation import active
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.observers import Chain
 from percolator_core.transaction.snapshot import Snapshot
+from percolator_core.views.filling import FillCounts, fill_rows
 from percolator_core.views.life import is_filled, record_filled
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.recompute import faults
@@ -109,18 +110,27 @@ def _plan(chain: Chain, name: str) -> ViewPlan:
 
 
 def fill(
-    db: Database, chain: Chain, name: str, progress: Callable[[RerunCounts], object] | None = None
-) -> RerunCounts:
-    """Mark all rows of the tables that a view reads, so that workers add them to the view.
+    db: Database, chain: Chain, name: str, progress: Callable[[FillCounts], object] | None = None
+) -> FillCounts:
+    """Give all rows of the tables that a view reads to the view.
 
-    Writes may go on. Rows that the view has already do not count twice, so this may be repeated, also after
-    an error.
+    Writes and workers may go on. Rows that the view has already do not count twice, so this may be repeated,
+    also after an error. Rows that have no result in the view are marked, so that workers report them.
 
     Raises:
         ConfigurationError: the chain has no such view, or is not active in the store.
-        Others: as `percolator_core.admin.rerun.rerun`.
+        UnknownTable: a table of the view does not exist.
+        BaseDamaged: a file of a base is missing or damaged.
+        LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     plan = _plan(chain, name)
-    counts = rerun(db, chain, view_observer(name, ROWS), progress=progress)
+    if not active(db.client).allows(chain.digest):
+        raise ConfigurationError(
+            f"the view {name} is not active in the namespace {db.namespace!r} as the chain declares it: "
+            "start a worker with the chain, or drain it, and then fill"
+        )
+    runs = chain.observers[view_observer(name, ROWS)].view
+    assert runs is not None
+    counts = fill_rows(db, runs, progress)
     record_filled(db, plan)
     return counts

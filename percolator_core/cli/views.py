@@ -30,8 +30,8 @@ def views(path: ChainPath, *, fill: Fill = None, store: StoreOptions) -> None:
             chain.create_tables(db)
             counts = fill_view(db, chain, fill)
             output.note(
-                f"{count_of(counts.chosen, 'row')} marked for {fill}; workers add them to the view; without "
-                f"a worker, run `percolator drain {path}`"
+                f"{count_of(counts.rows, 'row')} given to {fill}, {counts.known} of which it had already; "
+                f"{counts.marked} marked for workers"
             )
         found = views_of(db, chain)
     shown = outputs.table("view", "reads", ">rows", ">waiting", "filled")

@@ -55,7 +55,9 @@ def begin_row(
     Return the change. Return None if the row is as the last run saw it, unless a rerun asks for another run.
     """
     acked = acknowledgement(lease.observer, lease.column)
-    handle, found = transaction.whole_row(lease.table, lease.row, acked)
+    handle, [found] = transaction.whole_rows(lease.table, [lease.row], acked)
+    if handle.is_typed:
+        transaction.keep(handle, lease.row, found)
     rows = _Rows(handle, models.get(lease.table), lease.row)
     now = handle.image(found.cells)
     done = None if found.ack is None or found.ack.value is None else Ack.unpack(found.ack.value)

@@ -77,7 +77,7 @@ def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
         _FUNCTION,
         tuple((table, EVERY_COLUMN) for table in plan.sources),
         reads=reads,
-        writes=(every,) if is_direct else ((groups, ADDED), (groups, EVERY_COLUMN)),
+        writes=(every,) if is_direct else (every, (groups, ADDED), (groups, EVERY_COLUMN)),
         view=runs,
         description=f"gives the changes of rows to the view {plan.name}",
     )
@@ -90,7 +90,7 @@ def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
         _FUNCTION,
         ((groups, ADDED),),
         mode="weak",
-        writes=(every, (groups, ADDED)),
+        writes=(every, (groups, ADDED), (groups, EVERY_COLUMN)),
         feedback=True,
         view=runs,
         description=f"writes the rows of the view {plan.name}",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from percolator_core.transaction.client import Client
     from percolator_core.transaction.transaction import Transaction
     from percolator_core.transaction.write_set import Mutation
-    from percolator_core.views.runs import AnyChange
+    from percolator_core.views.changes import AnyChange
 
 LONGEST_KEY: Final = 64
 """A span shows this many characters of a row key, and of a column name."""

@@ -1,14 +1,11 @@
-"""The cells of one row: those that one command reads, and the whole row."""
+"""The cells of one row that one command reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from percolator_core.base.row_set import BaseRow
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
-from percolator_core.layout.keys import MARKER
-from percolator_core.layout.records import Version
 from percolator_core.store.packing import Command, pack_read
 
 CELLS_AT_ONCE: Final = 1000
@@ -52,32 +49,3 @@ class RowRead:
         for column in self.extra:
             command += (column.version, column.lock)
         return tuple(command)
-
-
-class WholeRow(NamedTuple):
-    """A row as a snapshot sees it.
-
-    ``versions`` has the versions of its cells in the store, by stored column name, deletions included.
-    ``below`` is the row of the base. ``ack`` is the acknowledgement that was asked for.
-    """
-
-    versions: dict[bytes, Version | None]
-    below: BaseRow | None
-    ack: Version | None
-
-    @property
-    def of_base(self) -> dict[bytes, bytes | None]:
-        """The cells that the base has."""
-        return {} if self.below is None else {MARKER: b"", **self.below.cells}
-
-    @property
-    def cells(self) -> dict[bytes, bytes | None]:
-        """The cells of the row; None is a cell that was deleted."""
-        stored = ((name, one.value) for name, one in self.versions.items() if one is not None)
-        return {**self.of_base, **dict(stored)}
-
-    @property
-    def timestamp(self) -> int:
-        """The newest commit timestamp of the cells, in microseconds; 0 without cells."""
-        times = [one.commit_ts for one in self.versions.values() if one is not None]
-        return max([*times, 0 if self.below is None else self.below.time])

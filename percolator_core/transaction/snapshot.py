@@ -13,7 +13,7 @@ from zlib import crc32
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import PercolatorError
 from percolator_core.layout.key_ranges import check_limit, scan_bounds
-from percolator_core.layout.keys import EVERY_COLUMN, MARKER, is_internal
+from percolator_core.layout.keys import is_internal
 from percolator_core.layout.records import (
     KIND,
     LOCK_MARK,
@@ -31,16 +31,16 @@ from percolator_core.store import is_being_ended
 from percolator_core.store.packing import READ
 from percolator_core.tables.select import RowBatch, TabletSelect
 from percolator_core.transaction.cache import CACHE_CELL, Cache
-from percolator_core.transaction.cell_reads import CellReads
 from percolator_core.transaction.client import Client
-from percolator_core.transaction.row_read import UNREAD, RowRead, WholeRow
+from percolator_core.transaction.row_read import UNREAD, RowRead
 from percolator_core.transaction.scan import Row, TabletScan, at_most, first_page, merged, scans_of_tablets
+from percolator_core.transaction.whole_rows import WholeRows
 from percolator_core.transaction.write_set import TableWrites, merge, rows_between, with_writes
 
 _NO_WRITES: Final[dict[str, TableWrites]] = {}
 
 
-class Snapshot(CellReads):
+class Snapshot(WholeRows):
     """The tables as of one timestamp; reads only.
 
     A ``with`` statement pins the snapshot: garbage collection keeps each visible version until the block
@@ -218,37 +218,6 @@ class Snapshot(CellReads):
             read.extra, read.brought, read.base = extra, found[2 * len(columns) :], base
             cache.keep_extra(read, self._limit)
         return versions
-
-    def whole_row(self, table: str, row: bytes, acked: bytes) -> tuple[TableHandle, WholeRow]:
-        """Return the table, and the visible cells of a row with the acknowledgement ``acked``.
-
-        The transaction's own writes are not included. A run for a whole row begins with this read.
-        """
-        handle, base = self._handles[table], self._handles[table].standing(row)
-        command = (b"HGETALL", handle.row_key(row))
-        (flat,), standings = self._ask([command], ((handle, row, EVERY_COLUMN),), (base,))
-        reference = standings[base]
-        if reference is None:
-            raise self._too_old()
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        names = {field[1:] for field in fields if field[:1] in {VERSION_MARK, LOCK_MARK}}
-        versions = {
-            name: self._judge(
-                handle, row, name, fields.get(VERSION_MARK + name), fields.get(LOCK_MARK + name), b""
-            )
-            for name in names
-            if name in {acked, MARKER} or not is_internal(name)
-        }
-        self._operations += len(versions)
-        ack = versions.pop(acked, None)
-        below = self._client.bases.row(handle, handle.tag(row), reference, row) if reference else None
-        found = WholeRow(versions, below, ack)
-        if handle.is_typed:
-            # A run often reads columns of its row again.
-            cells = found.cells
-            for column in (handle.marker, *handle.columns.values()):
-                self._cache.keep(column, row, cells.get(column.encoded))
-        return handle, found
 
     def versions_of(
         self, handle: TableHandle, rows: Sequence[bytes], fields: Sequence[ColumnFields]

@@ -172,6 +172,10 @@ class GroupSink:
         left: list[Packable] = [[*key, count] for key, count in sorted(counts.items()) if count]
         return pack([sums, left]) if left or any(sums) else None
 
+    def values(self, delta: bytes) -> list[tuple[int, bytes]]:
+        """Return the values of the group's multisets that a delta changes."""
+        return [(number, value) for number, value, _ in unpack(delta)[1]]
+
     def apply(self, key: bytes, state: bytes | None, delta: bytes, multiset: Multiset) -> Applied:
         """Apply a delta to a group's state and multiset, and return the new state and row.
 

@@ -5,33 +5,38 @@ takes back exactly that. A change of a joined row is a change of all source rows
 and this one write the same acknowledgements, so two of them that see different rows conflict, and the later
 one sees both changes.
 
-Deltas of a group go through a queue: changes of rows of one group do not conflict with each other.
+A run changes the groups of its row in its own transaction. If that conflicts with other runs, the deltas of
+the group go through a queue for some time (`percolator_core.views.hot`): then changes of rows of one group do
+not conflict with each other.
+
+Many rows can be processed in one transaction (`ViewRuns.run_together`), which changes each group once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.errors import ConfigurationError
 from percolator_core.layout.acknowledgements import NEVER_RAN, Ack
-from percolator_core.layout.keys import EVERY_COLUMN, MARKER, acknowledgement, view_observer
+from percolator_core.layout.keys import MARKER, acknowledgement, view_observer
 from percolator_core.layout.records import DELETE, PUT, Cell, Version
 from percolator_core.notifications.dirty import Lease
-from percolator_core.notifications.row_change import RowChange
 from percolator_core.runtime.log import Log
 from percolator_core.schema.predicates import Group, Test
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
-from percolator_core.transaction.row_read import WholeRow
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.views.packing import Packable, pack, unpack
+from percolator_core.transaction.whole_rows import WholeRow
+from percolator_core.views.changes import Change, Seen, SourceChange, SourceRow
+from percolator_core.views.hot import HotGroups
+from percolator_core.views.packing import pack
 from percolator_core.views.plan import Branch, Found, Lookup, RowRefused, ViewPlan
 from percolator_core.views.sinks import RowSink, TopSink
 from percolator_core.views.stored import GroupQueue, StoredGroup, write_row
+from percolator_core.views.typed import Rows
 
 log = Log("percolator.views")
 
@@ -42,53 +47,13 @@ _UNKNOWN: Final = b""
 """No image of a row: it equals none, also not that of a row that does not exist."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """What the acknowledgement of a row says: the row's image, and its contribution to each branch."""
-
-    image: bytes | None = None
-    contributions: dict[int, bytes] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, ack: Ack | None) -> Seen:
-        """Return what an acknowledgement says; nothing without one."""
-        if ack is None or not ack.image:
-            return cls()
-        row, contributions = unpack(ack.image)
-        return cls(row, dict(contributions))
-
-    def pack(self) -> bytes:
-        """Return the image of an acknowledgement."""
-        given: list[Packable] = [[number, one] for number, one in sorted(self.contributions.items())]
-        return pack([self.image, given])
-
-
-@dataclass(frozen=True, slots=True)
-class SourceChange:
-    """The change of a row of a table that a view reads."""
-
-    table: str
-    row: bytes
-    timestamp: int
-    transaction: Transaction
-    seen: Seen
-
-    @property
-    def column(self) -> str:
-        """``*``: the change is one of the whole row."""
-        return EVERY_COLUMN
-
-
-AnyChange: TypeAlias = Cell | RowChange | SourceChange
-"""What an observer runs for: a cell, a whole row, or a row that a view reads."""
-
-
 class ViewRuns:
     """The runs of one view's observers."""
 
     def __init__(self, plan: ViewPlan) -> None:
         self.plan = plan
         self._queue = GroupQueue(plan.name)
+        self._hot = HotGroups()
         self._acked = acknowledgement(view_observer(plan.name, ROWS), MARKER)
         self._checked: dict[str, TableHandle] = {}
         self._looked_up = {lookup.table for branch in plan.branches for lookup in branch.lookups}
@@ -100,26 +65,98 @@ class ViewRuns:
 
     # A row of a source table.
 
-    def begin(self, t: Transaction, lease: Lease) -> SourceChange | None:
+    def begin(self, t: Transaction, lease: Lease, *, is_contended: bool = False) -> SourceChange | None:
         """Begin a run for a row of a source table; None if nothing has changed that the view reads."""
-        handle, found = t.whole_row(lease.table, lease.row, self._acked)
+        handle, [found] = t.whole_rows(lease.table, [lease.row], self._acked)
+        change = self._begin(t, handle, lease.row, found, is_contended=is_contended)
+        if change is not None:
+            self._acknowledge(t, lease.table, lease.row, change.seen)  # first, so that it is the primary
+        return change
+
+    def _begin(
+        self, t: Transaction, handle: TableHandle, row: bytes, found: WholeRow, *, is_contended: bool
+    ) -> SourceChange | None:
         self._check(handle)
         ack = _ack(found.ack)
-        seen, image = Seen.of(ack), self._image(handle, found)
+        seen, cells = Seen.of(ack), self._read(handle, found)
+        image = self._image(handle, found, cells)
         is_unchanged = image == seen.image and (ack is None or ack.revision != NEVER_RAN)
         if is_unchanged and (found.ack is None or found.timestamp <= found.ack.start_ts):
             return None
         seen.image = image
-        self._acknowledge(t, lease.table, lease.row, seen)  # first, so that it is the primary
-        if is_unchanged:
-            return None  # the row changed and changed back: a backup has to know that this was processed
-        return SourceChange(lease.table, lease.row, found.timestamp, t, seen)
+        if not is_unchanged:
+            known = None if cells is None else (row, cells)
+            return SourceChange(handle.name, row, found.timestamp, t, seen, known, is_contended)
+        # The row changed and changed back: a backup has to know that this was processed.
+        self._acknowledge(t, handle.name, row, seen)
+        return None
 
     def process(self, _: object, change: SourceChange) -> None:
         """Bring the view up to date with the change of one row."""
         t = change.transaction
         sources = {(change.table, change.row): change.seen}
-        changed: list[tuple[bytes | None, bytes | None]] = []
+        changed = self._changed(t, change, sources)
+        self._finish(t, sources, changed, is_contended=change.is_contended)
+
+    def may_run_together(self, table: str) -> bool:
+        """Return True if many changed rows of a table may be processed in one transaction.
+
+        A change of a row that joins look up is a change of all rows that refer to it, which are enough.
+        """
+        return table not in self._looked_up
+
+    def run_together(
+        self, t: Transaction, rows_of: Mapping[str, Sequence[bytes]], *, is_contended: bool
+    ) -> tuple[set[SourceRow], set[SourceRow]]:
+        """Bring the view up to date with the changes of many rows, by table.
+
+        Return the rows that had not changed, and the rows that have no result (`RowRefused`). Nothing is
+        written for the latter ones: the run of each one has to report it.
+        """
+        changes: list[SourceChange] = []
+        collapsed: set[SourceRow] = set()
+        for table, rows in rows_of.items():
+            handle, every = t.whole_rows(table, rows, self._acked)
+            for row, found in zip(rows, every, strict=True):
+                change = self._begin(t, handle, row, found, is_contended=is_contended)
+                if change is None:
+                    collapsed.add((table, row))
+                else:
+                    changes.append(change)
+        self._look_up(t, changes)
+        sources: dict[SourceRow, Seen] = {}
+        changed: list[Change] = []
+        refused: set[SourceRow] = set()
+        for change in changes:
+            where = (change.table, change.row)
+            own = {where: change.seen}
+            try:
+                changed += self._changed(t, change, own)
+            except RowRefused:
+                refused.add(where)
+            else:
+                sources.update(own)
+        self._finish(t, sources, changed, is_contended=is_contended)
+        return collapsed, refused
+
+    def _look_up(self, t: Transaction, changes: Sequence[SourceChange]) -> None:
+        """Read the rows that joins look up, in one request for each join; the transaction keeps them."""
+        for branch in self.plan.branches:
+            here = (one.found for one in changes if one.table == branch.source.table and branch.lookups)
+            rows: list[Rows] = [(branch.source.row(*one),) for one in here if one is not None]
+            for lookup in branch.lookups:
+                keys = [lookup.key(one) for one in rows]
+                t.values_of(self._fields(t, lookup.table, key) for key in set(keys) if key is not None)
+                found = (None if key is None else self._get(t, lookup.table, key) for key in keys)
+                stepped = [branch.step(lookup, *both) for both in zip(rows, found, strict=True)]
+                rows = [one for one in stepped if one is not None]
+
+    def _changed(self, t: Transaction, change: SourceChange, sources: dict[SourceRow, Seen]) -> list[Change]:
+        """Return the contributions before and after of all source rows that the change of a row concerns.
+
+        Add what their acknowledgements say to ``sources``.
+        """
+        changed: list[Change] = []
         for branch in self.plan.branches:
             rows = {change.row} if branch.source.table == change.table else set()
             for number, lookup in enumerate(branch.lookups):
@@ -129,22 +166,33 @@ class ViewRuns:
                 where = (branch.source.table, row)
                 if where not in sources:
                     sources[where] = self._seen(t, *where)
+                is_own = where == (change.table, change.row)
+                found = change.found if is_own else self._get(t, *where)
                 try:
-                    changed.append(self._contribute(t, branch, row, sources[where]))
+                    changed.append(self._contribute(t, branch, row, found, sources[where]))
                 except RowRefused as error:
-                    if where == (change.table, change.row):
+                    if is_own:
                         raise
                     # The other rows that refer to the joined row are not to wait for this one.
                     log.warning("a row of a view keeps what it gave before", error=str(error))
+        return changed
+
+    def _finish(
+        self,
+        t: Transaction,
+        sources: Mapping[SourceRow, Seen],
+        changed: Iterable[Change],
+        *,
+        is_contended: bool,
+    ) -> None:
         for (table, row), seen in sources.items():
             self._acknowledge(t, table, row, seen)
-        self._give(t, [(before, after) for before, after in changed if before != after])
+        self._give(t, [one for one in changed if one[0] != one[1]], is_contended=is_contended)
 
     def _contribute(
-        self, t: Transaction, branch: Branch, row: bytes, seen: Seen
-    ) -> tuple[bytes | None, bytes | None]:
+        self, t: Transaction, branch: Branch, row: bytes, found: Found | None, seen: Seen
+    ) -> Change:
         """Compute the contribution of a source row; return the earlier one and the new one."""
-        found = self._get(t, branch.source.table, row)
         joined = None
         if found is not None:
             joined = branch.joined(branch.source.row(*found), lambda table, key: self._get(t, table, key))
@@ -154,7 +202,7 @@ class ViewRuns:
             seen.contributions[branch.number] = after
         return before, after
 
-    def _give(self, t: Transaction, changed: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    def _give(self, t: Transaction, changed: Iterable[Change], *, is_contended: bool) -> None:
         sink = self.plan.sink
         if isinstance(sink, RowSink):
             handle = t.handle_of(self.plan.name)
@@ -169,34 +217,47 @@ class ViewRuns:
                 if contribution is not None:
                     target = sink.target(contribution)
                     deltas.setdefault(target, []).append(sink.delta(contribution, sign))
-        for target, some in deltas.items():
-            delta = sink.combine(some)
-            if delta is not None:
-                self._queue.add(t, target, delta)
+        combined = ((target, sink.combine(some)) for target, some in deltas.items())
+        given = {target: delta for target, delta in combined if delta is not None}
+        if is_contended:
+            self._hot.add(given)
+        for target in [target for target in given if target in self._hot]:
+            self._queue.add(t, target, given.pop(target))
+        self._apply(t, given)
 
-    # A group with deltas.
+    # Groups.
 
     def fold(self, t: Transaction, cell: Cell) -> None:
-        """Apply the deltas of a group to its state, and write its row."""
+        """Apply the queued deltas of a group to its state, and write its row."""
         sink = self.plan.sink
         assert not isinstance(sink, RowSink)
         key, deltas = self._queue.take(t, cell.row)
         delta = sink.combine(deltas) if deltas else None
-        if delta is None:
-            return
-        handle, group = t.handle_of(self.plan.name), StoredGroup(t, self.plan.name, key)
-        if isinstance(sink, TopSink):
-            group.state = b""  # two runs for one partition conflict here
-            for row, cells in sink.apply(delta, group):
-                write_row(t, handle, row, cells)
-            return
-        state, cells, error = sink.apply(key, group.state, delta, group)
-        group.state = state
-        write_row(t, handle, key, cells)
-        if error:
-            # The state has to take each delta, so that later ones can mend the group.
-            group_key = KeyCodec(handle.definition).describe(key)
-            log.error("a group of a view has no row", view=self.plan.name, row=group_key, error=error)
+        if delta is not None:
+            self._apply(t, {key: delta})
+
+    def _apply(self, t: Transaction, given: Mapping[bytes, bytes]) -> None:
+        """Apply one delta to each group, and write the groups' rows."""
+        sink, handle = self.plan.sink, t.handle_of(self.plan.name)
+        assert not isinstance(sink, RowSink)
+        groups = {key: StoredGroup(t, self.plan.name, key) for key in given}
+        if len(given) > 1:
+            # One request instead of several for each group.
+            changed = ((groups[key], sink.values(delta)) for key, delta in given.items())
+            t.values_of(one for group, values in changed for one in group.cells(values))
+        for key, delta in given.items():
+            group = groups[key]
+            if isinstance(sink, TopSink):
+                group.state = b""  # two runs for one partition conflict here
+                for row, cells in sink.apply(delta, group):
+                    write_row(t, handle, row, cells)
+                continue
+            group.state, cells, error = sink.apply(key, group.state, delta, group)
+            write_row(t, handle, key, cells)
+            if error:
+                # The state has to take each delta, so that later ones can mend the group.
+                group_key = KeyCodec(handle.definition).describe(key)
+                log.error("a group of a view has no row", view=self.plan.name, row=group_key, error=error)
 
     # Details.
 
@@ -230,25 +291,36 @@ class ViewRuns:
         [found] = t.versions(table, row, [self._acked])
         return Seen(_UNKNOWN, Seen.of(_ack(found)).contributions)
 
-    def _image(self, handle: TableHandle, found: WholeRow) -> bytes | None:
+    def _image(
+        self, handle: TableHandle, found: WholeRow, cells: Mapping[str, bytes | None] | None
+    ) -> bytes | None:
         """Return what the view reads of a row, packed; None if the row does not exist.
 
         If joins look the row up, its newest timestamp is a part: runs for rows that refer to it may have used
         it as it was in between, so it must not count as unchanged after it was changed back.
         """
-        image = handle.image(found.cells)
-        is_looked_up = handle.name in self._looked_up
-        if not image:
-            return pack([found.timestamp]) if is_looked_up else None
-        cells = [image[handle.columns[name].encoded] for name in self._cells_read[handle.name]]
-        return pack([found.timestamp if is_looked_up else 0, *cells])
+        timestamp = found.timestamp if handle.name in self._looked_up else 0
+        if cells is None:
+            return pack([timestamp]) if timestamp else None
+        return pack([timestamp, *(cells.get(name) for name in self._cells_read[handle.name])])
+
+    def _read(self, handle: TableHandle, found: WholeRow) -> dict[str, bytes | None] | None:
+        """Return the cells that the view reads of a row; None if the row does not exist."""
+        cells, names = found.cells, self._cells_read[handle.name]
+        if cells.get(MARKER) is None:
+            return None
+        return _without_missing(names, [cells.get(handle.columns[name].encoded) for name in names])
 
     def _get(self, t: Transaction, table: str, row: bytes) -> Found | None:
         """Return a stored row with the columns that the view reads."""
-        handle, names = t.handle_of(table), self._cells_read[table]
-        fields = [handle.marker, *(handle.columns[name] for name in names)]
-        marker, *values = t.values(handle, row, fields)
-        return None if marker is None else (row, _without_missing(names, values))
+        marker, *values = t.values(*self._fields(t, table, row))
+        return None if marker is None else (row, _without_missing(self._cells_read[table], values))
+
+    def _fields(
+        self, t: Transaction, table: str, row: bytes
+    ) -> tuple[TableHandle, bytes, list[ColumnFields]]:
+        handle = t.handle_of(table)
+        return handle, row, [handle.marker, *(handle.columns[name] for name in self._cells_read[table])]
 
     def _referring(self, t: Transaction, branch: Branch, number: int, key: bytes) -> Iterator[bytes]:
         """Yield the source rows whose join ``number`` finds the row ``key``."""

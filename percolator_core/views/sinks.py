@@ -89,6 +89,10 @@ class TopSink:
         ]
         return pack(left) if left else None
 
+    def values(self, delta: bytes) -> list[tuple[int, bytes]]:
+        """Return the elements of the partition's multiset that a delta changes."""
+        return [(0, _element(entry, row)) for entry, row, _ in unpack(delta)]
+
     def apply(self, delta: bytes, multiset: Multiset) -> list[Change]:
         """Apply a delta to the partition's entries, and return the changes of the view's rows."""
         before = self._rows(multiset)

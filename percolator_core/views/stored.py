@@ -7,7 +7,8 @@ A view ``prices`` has the typed table ``prices``. If it has groups or a ranking,
 
     <key> …           the queue of the group's deltas (`percolator_core.notifications.queue`)
     0xFE <key>        ``state``: the state of the group
-    0xFF <key> <n> …  ``entry``: how often a value of argument ``n`` occurs
+    0xFF <key> <n> …  ``entry``: how often a value of argument ``n`` occurs; ``debt``: how often it was taken
+                      back before it was added
 
 ``<key>`` has its length, at most 65,000, in front, so a row of the queue does not begin with 0xFE or 0xFF.
 """
@@ -15,10 +16,10 @@ A view ``prices`` has the typed table ``prices``. If it has groups or a ranking,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from percolator_core.catalog.table_handle import TableHandle
+from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.queue_rows import key_row
 from percolator_core.notifications.queue import SlicedQueue
 from percolator_core.tables import rows
@@ -27,13 +28,16 @@ from percolator_core.views.output import Cells
 
 STATE: Final = "state"
 ENTRY: Final = "entry"
+DEBT: Final = "debt"
 
 _MOST: Final = 2000
 """One transaction takes at most this many deltas of a group."""
 
 _ARGUMENT: Final = struct.Struct(">H")
-_DEBT: Final = 1 << 15
-"""Added to the number of an argument, for values that were taken back before they were added."""
+
+
+RowCells: TypeAlias = tuple[TableHandle, bytes, Sequence[ColumnFields]]
+"""Cells of a row to read."""
 
 
 def groups_table(view: str) -> str:
@@ -69,26 +73,33 @@ class StoredGroup:
         else:
             self._t.set(self._table, self._state, STATE, state)
 
+    def cells(self, values: Iterable[tuple[int, bytes]]) -> Iterator[RowCells]:
+        """Yield the cells that a change of some values reads: the state, and the counts of the values."""
+        handle = self._t.handle_of(self._table)
+        yield handle, self._state, [handle.columns[STATE]]
+        for one in values:
+            yield handle, self._row(one), [handle.columns[ENTRY], handle.columns[DEBT]]
+
     def add(self, changes: Mapping[tuple[int, bytes], int]) -> dict[tuple[int, bytes], tuple[int, int]]:
         """As `Multiset.add`."""
         counts = self._counts(changes)
         for one, count in counts.items():
-            after = count + changes[one]
-            # A debt has a place of its own, so that `first` and `last` do not find it.
-            for row, value in ((self._row(one), max(after, 0)), (self._row(one, debt=True), max(-after, 0))):
-                if value:
-                    self._t.set(self._table, row, ENTRY, b"%d" % value)
-                elif count:
-                    self._t.delete(self._table, row, ENTRY)
+            after, row = count + changes[one], self._row(one)
+            # A debt has a column of its own, so that `first` and `last` do not find it.
+            for column, before, value in ((ENTRY, count, after), (DEBT, -count, -after)):
+                if value > 0:
+                    self._t.set(self._table, row, column, b"%d" % value)
+                elif before > 0:
+                    self._t.delete(self._table, row, column)
         return {one: (max(count, 0), max(count + changes[one], 0)) for one, count in counts.items()}
 
     def _counts(self, wanted: Iterable[tuple[int, bytes]]) -> dict[tuple[int, bytes], int]:
         every = list(wanted)
-        rows = [self._row(one, debt=debt) for one in every for debt in (False, True)]
-        found = iter(self._t.get_many((self._table, row, ENTRY) for row in rows))
+        handle = self._t.handle_of(self._table)
+        fields = [handle.columns[ENTRY], handle.columns[DEBT]]
+        found = self._t.values_of((handle, self._row(one), fields) for one in every)
         return {
-            one: int(count or 0) - int(debt or 0)
-            for one, count, debt in zip(every, found, found, strict=True)
+            one: int(count or 0) - int(debt or 0) for one, (count, debt) in zip(every, found, strict=True)
         }
 
     def first(self, argument: int, limit: int) -> list[tuple[bytes, int]]:
@@ -104,9 +115,9 @@ class StoredGroup:
         found = self._t.scan(self._table, prefix=prefix, columns=[ENTRY], limit=limit, reverse=reverse)
         return [(row[len(prefix) :], cells[ENTRY]) for row, cells in found]
 
-    def _row(self, one: tuple[int, bytes], *, debt: bool = False) -> bytes:
+    def _row(self, one: tuple[int, bytes]) -> bytes:
         argument, value = one
-        return self._prefix(argument + (_DEBT if debt else 0)) + value
+        return self._prefix(argument) + value
 
     def _prefix(self, argument: int) -> bytes:
         return self._values + _ARGUMENT.pack(argument)

@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,6 @@ from percolator_core.errors import (
     SnapshotTooOld,
     StoreUnavailable,
     TransactionConflict,
-    UnknownColumn,
     UnknownTable,
     abbreviated,
     described,
@@ -30,7 +28,7 @@ from percolator_core.errors import (
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.ack import acknowledge, trace
-from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
+from percolator_core.notifications.dirty import DirtyIndex, Lease
 from percolator_core.notifications.row_change import begin_row
 from percolator_core.observers import Chain, Guard, Observer, ObserverTransaction, guards
 from percolator_core.runtime import process
@@ -41,21 +39,18 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.metrics import NAMES, Cost
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.transaction import Transaction
+from percolator_core.worker.admission import GIVEN_BACK
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
 from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:
     from percolator_core.telemetry.spans import RunSpan
-    from percolator_core.views.runs import AnyChange
+    from percolator_core.views.changes import AnyChange
 
 CONFLICT_ROUNDS: Final = 5
 """After this many conflicts with other transactions, a run ends and its cell is given back."""
 
 _FIRST_PAUSE: Final = 0.001
-_GIVEN_BACK: Final = 0.05
-_WRONG_CHAIN: Final = 0.5
-"""Seconds until a cell that was given back is due: after conflicts, and if another chain observes it."""
-
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
 
@@ -91,58 +86,6 @@ class _Failed(Exception):
         self.cause = cause
 
 
-class Admission:
-    """Checks before a run that its mark belongs to the current table and to this chain."""
-
-    def __init__(self, client: Client, dirty: DirtyIndex, observers: Iterable[Observer]) -> None:
-        self._client = client
-        self._dirty = dirty
-        self._columns = {observer.name: observer.observe for observer in observers}
-        self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
-        # Look up the stored names of the columns now: after a rename, the catalog does not know the names
-        # that the chain declares.
-        for name, columns in self._columns.items():
-            for table in {table for table, _ in columns}:
-                self._encode_columns(name, table)
-
-    def admits(self, lease: Lease) -> bool:
-        """Return True if the observer may run on the leased cell; give the cell back if not."""
-        handle = known_table(self._client.catalog, lease.table)
-        if handle is None:
-            return False  # the table was dropped, and the mark with it
-        if handle.version != lease.version:
-            # Either the table was changed, and the catalog of this client may be out of date. Or the mark
-            # belonged to a dropped table of that name and was deleted with it: giving back does nothing.
-            self._client.catalog.expire()
-            with suppress(LockTimeout):  # the next attempt finishes the schema change
-                self._client.finish_schema_change(lease.table, handle.version)
-            self._give_back(lease, _GIVEN_BACK)
-            return False
-        if not self._observes(lease):
-            # The mark is for another chain, in which an observer of this name watches the column. While that
-            # chain is active, its workers take the mark. Later the mark is removed.
-            self._give_back(lease, _WRONG_CHAIN)
-            return False
-        return True
-
-    def _observes(self, lease: Lease) -> bool:
-        cell = (lease.table, lease.column)
-        if cell not in self._observed[lease.observer]:
-            # A table that was created again may store its columns under other names.
-            self._encode_columns(lease.observer, lease.table)
-        return cell in self._observed[lease.observer]
-
-    def _encode_columns(self, observer: str, table: str) -> None:
-        handle = known_table(self._client.catalog, table)
-        for of, column in self._columns[observer]:
-            if handle is not None and of == table:
-                with suppress(UnknownColumn):  # renamed, or the table was created again without the column
-                    self._observed[observer].add((table, handle.encode(column)))
-
-    def _give_back(self, lease: Lease, seconds: float) -> None:
-        self._client.store.run(self._dirty.postpone(lease, seconds, failed=False))
-
-
 class Attempts:
     """Runs the observers of one chain on leased cells, and counts the outcomes."""
 
@@ -159,14 +102,15 @@ class Attempts:
         """``habits`` has the reads of each observer's earlier runs; with None nothing is prefetched."""
         self._client = client
         self._dirty = dirty
-        self._guards = guards(chain)
+        self.guards: Final = guards(chain)
+        """The observers by name."""
         self._counts = counts
         self._habits = habits
         self._models = chain.models
         self._traced = chain.trace
         self._listener = listener
         self._spans = telemetry.spans_of(client, chain)
-        self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in self._guards.items()}
+        self._acks = {name: Ack(guard.observer.revision).pack() for name, guard in self.guards.items()}
         self._counting = process.Lock()
 
     def attempt(self, lease: Lease, watchdog: Watchdog) -> int:
@@ -175,7 +119,7 @@ class Attempts:
         Return the number of the run's conflicts. Raise StoreUnavailable if the store does not answer; the
         lease then expires.
         """
-        guard = self._guards[lease.observer]
+        guard = self.guards[lease.observer]
         if self._spans is None:
             return self._attempt(lease, guard, watchdog, None)
         with self._spans.begin(lease, guard.observer) as span:
@@ -188,7 +132,7 @@ class Attempts:
         for lost in range(CONFLICT_ROUNDS):
             transaction = Transaction(self._client, habits=habits)
             try:
-                cell = self._begin(transaction, lease, observer)
+                cell = self._begin(transaction, lease, observer, lost)
                 start_ts = transaction.start_timestamp
                 if cell is not None:
                     self._observe(guard, transaction, cell, watchdog, span)
@@ -197,7 +141,7 @@ class Attempts:
                     transaction.commit()  # only the acknowledgement
             except (TransactionConflict, SnapshotTooOld) as conflict:
                 self._lost(span, conflict)
-                self._count(observer, "conflicts")
+                self.count(observer, "conflicts")
                 if isinstance(conflict, TransactionConflict) and conflict.reason == CHANGED:
                     break  # if the cell's table was created again, the mark does not exist any more
                 self._client.store.sleep(random.uniform(0, pause))
@@ -217,19 +161,18 @@ class Attempts:
                 self.failed(lease, transaction.start_timestamp, error, began, span)
                 return lost
             finally:
-                self._end(observer, transaction)
-            outcome: Ending = "collapsed" if cell is None else "ran"
-            self._count(observer, outcome)
-            self.clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
-            self._report(lease, transaction.start_timestamp, outcome, began, span)
+                self.end(observer, transaction)
+            self.done(lease, transaction, "collapsed" if cell is None else "ran", began, span)
             return lost
-        self._client.store.run(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
+        self._client.store.run(self._dirty.postpone(lease, GIVEN_BACK, failed=False))
         self._report(lease, start_ts, "postponed", began, span)
         return CONFLICT_ROUNDS
 
-    def _begin(self, transaction: Transaction, lease: Lease, observer: Observer) -> AnyChange | None:
+    def _begin(
+        self, transaction: Transaction, lease: Lease, observer: Observer, lost: int
+    ) -> AnyChange | None:
         if lease.column == MARKER and observer.view is not None:
-            return observer.view.begin(transaction, lease)
+            return observer.view.begin(transaction, lease, is_contended=lost > 0)
         if lease.column == MARKER:
             return begin_row(transaction, lease, observer.revision, self._models)
         return acknowledge(transaction, lease, observer.mode, self._acks[observer.name])
@@ -247,7 +190,8 @@ class Attempts:
         if span is not None:
             span.lost(error)
 
-    def _end(self, observer: Observer, transaction: Transaction) -> None:
+    def end(self, observer: Observer, transaction: Transaction) -> None:
+        """Discard a transaction that has not committed, and count its cost."""
         if transaction.commit_timestamp is None:
             transaction.rollback()
         self._add(observer.name, transaction.cost, NAMES)
@@ -289,8 +233,26 @@ class Attempts:
             if span is not None and token is not None:
                 span.detach(token)
 
-    def clear(self, call: Call[bool]) -> None:
-        """Clear the mark of a run that has committed."""
+    @property
+    def are_single(self) -> bool:
+        """True if each run has to have a transaction of its own, because traces or spans tell what it did."""
+        return self._traced or self._spans is not None
+
+    def done(
+        self,
+        lease: Lease,
+        transaction: Transaction,
+        outcome: Ending,
+        began: float,
+        span: RunSpan | None = None,
+    ) -> None:
+        """Count and report a run that has committed, and clear its mark."""
+        observer = self.guards[lease.observer].observer
+        self.count(observer, outcome)
+        self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
+        self._report(lease, transaction.start_timestamp, outcome, began, span)
+
+    def _clear(self, call: Call[bool]) -> None:
         # A task of the hub sends the call with the next batch. A thread waits for the reply: otherwise the
         # worker could claim the mark again before the mark is cleared.
         store = self._client.store
@@ -320,7 +282,8 @@ class Attempts:
                 )
             )
 
-    def _count(self, observer: Observer, what: str) -> None:
+    def count(self, observer: Observer, what: str) -> None:
+        """Count an outcome of a run: the name of a field of `ObserverCounts`."""
         counts = self._counts[observer.name]
         with self._counting:
             setattr(counts, what, getattr(counts, what) + 1)
@@ -332,10 +295,10 @@ class Attempts:
 
         ``start_ts`` is the start timestamp of the run, ``began`` its begin in monotonic seconds.
         """
-        observer = self._guards[lease.observer].observer
+        observer = self.guards[lease.observer].observer
         if span is None and self._spans is not None:
             span = self._spans.begin(lease, observer)  # the process with the span of the run has ended
-        self._count(observer, "failed")
+        self.count(observer, "failed")
         tries = lease.tries + 1
         where = {
             "observer": observer.name,
@@ -366,7 +329,7 @@ class Attempts:
             span.end(outcome, start_ts, error)
         self._report(lease, start_ts, outcome, began)
         if quarantined:
-            self._count(observer, "quarantined")
+            self.count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
 
 

@@ -9,7 +9,6 @@ acknowledgement lets only one of two runs for the same change commit.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,12 +23,15 @@ from percolator_core.observers.graph import leading_to
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
-from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
+from percolator_core.worker.admission import Admission
+from percolator_core.worker.attempt import Attempts, ObserverCounts
 from percolator_core.worker.candidates import Candidates
 from percolator_core.worker.executors import Executors, observed_by, slots_of
 from percolator_core.worker.housekeeping import PERIOD, Housekeeping
 from percolator_core.worker.plan import Plan
 from percolator_core.worker.runs import RunListener
+from percolator_core.worker.stop import Stop
+from percolator_core.worker.together import RunsTogether
 from percolator_core.worker.watchdog import Watchdog
 
 _FIRST_PAUSE: Final = 0.002
@@ -70,33 +72,6 @@ class _Claimed(NamedTuple):
     idle: bool = False
 
 
-class Stop:
-    """A request to stop, which any thread and any signal handler may set."""
-
-    def __init__(self) -> None:
-        self._requested = threading.Event()
-        self.until = float("inf")
-        """When the grace period ends, in monotonic seconds; infinity while no stop is requested."""
-
-    def set(self, grace: float) -> None:
-        """Request a stop within ``grace`` seconds. Of several requests, the earliest end counts."""
-        self.until = min(self.until, time.monotonic() + grace)
-        self._requested.set()
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        self._requested.clear()
-        self.until = float("inf")
-
-    def is_set(self) -> bool:
-        """Return True if a stop is requested."""
-        return self._requested.is_set()
-
-    def left(self, usual: float) -> float:
-        """Return the seconds of grace that are left, or ``usual`` if no stop is requested."""
-        return max(0.0, self.until - time.monotonic()) if self.is_set() else usual
-
-
 class WorkerLoop:
     """The work of one call of `Worker.run`. ``turned_at``: when the loop last began a turn (monotonic s)."""
 
@@ -131,6 +106,7 @@ class WorkerLoop:
         self._dirty = DirtyIndex(db.client, observed_by(chain, plan.observers))
         self._admission = Admission(db.client, self._dirty, chain.observers.values())
         self._attempts = Attempts(db.client, self._dirty, chain, counts, habits, listener=listener)
+        self._together = RunsTogether(db.client, self._attempts, watchdog)
         self._subscription = db.store.subscription()
         self._candidates = Candidates(self._subscription)
         self.housekeeping = Housekeeping(
@@ -301,7 +277,10 @@ class WorkerLoop:
             self._next[lease.cell] = lease
             return
         slots.begin(lease)
-        if name == "hub":
+        if name == "hub" and self._together.takes(lease):
+            if self._together.add(lease):
+                self._hub.submit(self._run_together, lease.observer)
+        elif name == "hub":
             self._hub.submit(self._run_as_task, lease)
         else:
             self._executors.submit(self._run_in_thread, lease)
@@ -310,6 +289,20 @@ class WorkerLoop:
         conflicts = self._run(lease, self._attempt_here)
         # After Ctrl-C or SystemExit this line is not reached: the lease is still held, and is given back.
         self._ended(lease, conflicts)
+
+    def _run_together(self, observer: str) -> None:
+        while leases := self._together.take(observer):
+            alone: list[Lease] = []
+            try:
+                admitted = [lease for lease in leases if self._admission.admits(lease)]
+                alone = self._together.attempt(admitted) if admitted else []
+            except StoreUnavailable as error:
+                _warn_of_store(observer, error)
+            for lease in leases:
+                if lease not in alone:
+                    self._ended(lease, 0)
+            for lease in alone:
+                self._hub.submit(self._run_as_task, lease)
 
     def _run_in_thread(self, lease: Lease) -> None:
         offloaded = self._chain.observers[lease.observer].executor == "processes"
@@ -345,8 +338,7 @@ class WorkerLoop:
         try:
             return attempt(lease) if self._admission.admits(lease) else 0
         except StoreUnavailable as error:
-            failed = "the store did not answer during a run"
-            log.warning_once_in(_LOG_PAUSE, failed, observer=lease.observer, error=str(error))
+            _warn_of_store(lease.observer, error)
         except Exception:
             # No exception of an observer arrives here. The lease expires.
             log.exception("a run could not be finished", observer=lease.observer, table=lease.table)
@@ -370,6 +362,11 @@ class WorkerLoop:
         self._hub.idle(max(0.0, until - time.monotonic()), *self._subscription.sockets())
         if self._candidates.hear():
             self._claim_soon()
+
+
+def _warn_of_store(observer: str, error: StoreUnavailable) -> None:
+    failed = "the store did not answer during a run"
+    log.warning_once_in(_LOG_PAUSE, failed, observer=observer, error=str(error))
 
 
 def _settling(chain: Chain, observers: frozenset[str]) -> dict[str, tuple[float, frozenset[str]]]:

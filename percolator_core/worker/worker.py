@@ -21,9 +21,10 @@ from percolator_core.store import Hub
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.worker.attempt import ObserverCounts
 from percolator_core.worker.executors import Executors
-from percolator_core.worker.loop import Stop, WorkerLoop
+from percolator_core.worker.loop import WorkerLoop
 from percolator_core.worker.plan import Plan, Strategy, chosen_observers
 from percolator_core.worker.runs import RunListener
+from percolator_core.worker.stop import Stop
 from percolator_core.worker.watchdog import Watchdog
 
 _STRATEGIES: Final = get_args(Strategy)

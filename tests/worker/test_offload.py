@@ -47,7 +47,7 @@ def work(t, cell):
         if not os.path.exists("died"):
             import percolator_core.worker.attempt
             open("died", "w").close()
-            percolator_core.worker.attempt.Attempts.clear = lambda *_: os._exit(9)
+            percolator_core.worker.attempt.Attempts.done = lambda *_: os._exit(9)
     if word == b"always die":
         os._exit(7)
     if word == b"hang":

@@ -1,0 +1,85 @@
+"""Gives the rows that were there before a view to the view, in pages of one transaction each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from percolator_core.database import Database
+from percolator_core.errors import SnapshotTooOld, TransactionConflict
+from percolator_core.layout.keys import MARKER, view_observer
+from percolator_core.runtime.batches import batched
+from percolator_core.scripts import calls
+from percolator_core.tables.lookup import found_rows
+from percolator_core.tables.query import Query
+from percolator_core.views.runs import ROWS, ViewRuns
+
+_PAGE: Final = 500
+"""A page has this many rows: its transaction is one request, for which other clients wait."""
+
+_ROUNDS: Final = 20
+_LONGEST_PAUSE: Final = 0.1
+"""A page that conflicts with runs is attempted at most this many times, with pauses of at most these seconds
+before its attempts. Then workers get its rows."""
+
+
+@dataclass(slots=True)
+class FillCounts:
+    """Counts of a fill: the rows of the tables that the view reads.
+
+    ``rows``: all rows so far. ``known``: the view had these rows already. ``marked``: these rows are left to
+    the workers, because they have no result in the view, or because runs changed the same groups again and
+    again.
+    """
+
+    rows: int = 0
+    known: int = 0
+    marked: int = 0
+
+
+def fill_rows(db: Database, runs: ViewRuns, progress: Callable[[FillCounts], object] | None) -> FillCounts:
+    """Give all rows of the tables to the view. Rows that it has already do not count twice.
+
+    The view's observers have to be active: they get the rows that are written from now on.
+    """
+    counts = FillCounts()
+    for table in dict.fromkeys(branch.source.table for branch in runs.plan.branches):
+        for page in _pages(db, table):
+            counts.rows += len(page)
+            known, left = _give(db, runs, table, page)
+            counts.known += known
+            if left:
+                _mark(db, runs, table, left)
+                counts.marked += len(left)
+            if progress is not None:
+                progress(counts)
+    return counts
+
+
+def _pages(db: Database, table: str) -> Iterator[Sequence[bytes]]:
+    with db.snapshot() as snapshot:
+        found = found_rows(snapshot, Query(snapshot.handle_of(table), ()), limit=None, reverse=False)
+        yield from batched((key for key, _ in found), _PAGE)
+
+
+def _give(db: Database, runs: ViewRuns, table: str, page: Sequence[bytes]) -> tuple[int, list[bytes]]:
+    """Return the number of rows that the view had already, and the rows that are left to workers."""
+    for lost in range(_ROUNDS):
+        try:
+            with db.transaction() as t:
+                known, refused = runs.run_together(t, {table: page}, is_contended=lost > 0)
+        except (TransactionConflict, SnapshotTooOld):
+            db.store.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2**lost)))
+            continue
+        return len(known), [row for _, row in refused]
+    return 0, list(page)
+
+
+def _mark(db: Database, runs: ViewRuns, table: str, rows: Sequence[bytes]) -> None:
+    handle, name = db.catalog.table(table), view_observer(runs.plan.name, ROWS)
+    by_tag: dict[bytes, list[bytes]] = {}
+    for row in rows:
+        by_tag.setdefault(handle.tag(row), []).append(row)
+    db.store.run_all([calls.mark(tag, name, "strong", MARKER, some) for tag, some in by_tag.items()])

@@ -1,0 +1,202 @@
+"""Many changed rows in one transaction, groups for which runs compete, and the fill of a view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import percolator_core
+from percolator_core import Worker
+from percolator_core.admin.quarantine import Quarantine
+from percolator_core.admin.views import fill
+from percolator_core.errors import StoreUnavailable
+from percolator_core.layout.queue_rows import key_row
+from percolator_core.observers import Chain
+from percolator_core.transaction.transaction import Transaction
+from percolator_core.views.hot import HotGroups
+from percolator_core.views.runs import ViewRuns
+from percolator_core.views.stored import STATE, StoredGroup, groups_table
+from tests.servers.plain import PATIENCE
+from tests.views.test_stored_views import VIEWS, Shop, shop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from percolator_core import Database
+
+__all__ = ["shop"]
+
+ROWS = range(60)
+
+
+def write_orders(shop: Shop, amount: int = 1) -> None:
+    with shop.db.transaction() as t:
+        for key in ROWS:
+            t.upsert(shop.order(id=key, customer=key % 2, amount=amount))
+
+
+def run(shop: Shop, **settings: Any) -> Worker:
+    worker = Worker(shop.db, shop.chain, **settings)
+    worker.run_until_idle(PATIENCE)
+    return worker
+
+
+def add(shop: Shop, tmp_path: Path, name: str, sql: str) -> None:
+    (tmp_path / "shop" / "views" / f"{name}.sql").write_text(f"CREATE VIEW {name} AS {sql}")
+    shop.chain = Chain.load(tmp_path / "shop")
+    shop.chain.create_tables(shop.db)
+
+
+def states_of(shop: Shop, view: str, key: bytes) -> int:
+    """Return how often the state of a group was written."""
+    return len(list(shop.db.history(groups_table(view), b"\xfe" + key_row(key), STATE)))
+
+
+def connected(shop: Shop) -> Database:
+    return percolator_core.connect(shop.db.url, namespace=shop.db.namespace)
+
+
+def before_commit(
+    monkeypatch: pytest.MonkeyPatch, view: str, interfere: Callable[[], object], times: int = 1
+) -> None:
+    """Call ``interfere`` after the first transactions of a view have read, and before they commit."""
+    original = ViewRuns.run_together
+    calls = [0]
+
+    def interfering(self: ViewRuns, *arguments: Any, **settings: Any) -> Any:
+        result = original(self, *arguments, **settings)
+        if self.plan.name == view and calls[0] < times:
+            calls[0] += 1
+            interfere()
+        return result
+
+    monkeypatch.setattr(ViewRuns, "run_together", interfering)
+
+
+def touch_group(shop: Shop, view: str, key: bytes) -> None:
+    """Write the state of a group, as a run of another process does."""
+    with Transaction(shop.db.client) as t:
+        group = StoredGroup(t, view, key)
+        group.state = group.state
+
+
+def test_rows_that_wait_are_processed_in_one_transaction(shop: Shop) -> None:
+    write_orders(shop)
+    worker = run(shop)
+    assert worker.counts.observers["sums@rows"].ran == len(ROWS)
+    key = shop.chain.views["sums"].model.row_key(customer=1)
+    assert states_of(shop, "sums", key) < len(ROWS) // 4
+    shop.must_be_right()
+
+
+def test_a_row_without_a_result_holds_back_no_other(shop: Shop, tmp_path: Path) -> None:
+    add(shop, tmp_path, "shares", "SELECT customer, sum(100 // amount) AS n FROM orders GROUP BY customer")
+    write_orders(shop)
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, amount=0)
+    run(shop)
+    found = {one.row for one in Quarantine(shop.db, shop.chain).cells() if one.observer == "shares@rows"}
+    assert found == {shop.order.row_key(id=7)}
+    assert [row["n"] for row in shop.db.snapshot().select("shares")] == [3000, 2900]
+
+
+def test_a_row_that_another_worker_runs_meanwhile_holds_back_no_other(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_orders(shop)
+    before_commit(monkeypatch, "cheap", lambda: shop.run_alone("cheap", "orders", shop.order.row_key(id=3)))
+    counts = run(shop).counts.observers["cheap@rows"]
+    assert (counts.conflicts, counts.ran, counts.collapsed) == (1, len(ROWS) - 1, 1)
+    shop.must_be_right()
+
+
+def test_a_row_that_a_client_writes_meanwhile_runs_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_orders(shop)
+
+    def write() -> None:
+        with connected(shop) as other, other.transaction() as t:
+            t.update(shop.order, id=3, amount=50)
+
+    before_commit(monkeypatch, "sums", write)
+    assert run(shop).counts.observers["sums@rows"].ran == len(ROWS) + 1
+    shop.must_be_right()
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_group_for_which_others_compete_gets_its_deltas_by_a_queue(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    write_orders(shop)
+    run(shop)
+    write_orders(shop, amount=2)
+    key = shop.chain.views["sums"].model.row_key(customer=1)
+    before_commit(monkeypatch, "sums", lambda: touch_group(shop, "sums", key), times)
+    counts = run(shop).counts.observers
+    assert counts["sums@rows"].conflicts == 1
+    assert counts["sums@groups"].ran
+    shop.must_be_right()
+
+
+def test_a_group_is_hot_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("percolator_core.views.hot.time.monotonic", lambda: now[0])
+    hot = HotGroups()
+    hot.add([b"a"])
+    assert (b"a" in hot, b"b" in hot) == (True, False)
+    now[0] = 1.5
+    assert b"a" not in hot
+    hot.add(b"%d" % number for number in range(10_001))
+    now[0] = 3.0
+    hot.add([b"c"])
+    assert b"c" in hot
+
+
+def test_rows_are_run_one_by_one_if_their_chain_is_traced(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop" / "chain.yaml").write_text(
+        "version: 1\nchain: shop\nschemas: view_models\ntrace: true\n"
+    )
+    shop.chain = Chain.load(tmp_path / "shop")
+    shop.chain.create_tables(shop.db)
+    monkeypatch.delattr(ViewRuns, "run_together")
+    write_orders(shop)
+    run(shop)
+    shop.must_be_right()
+
+
+def test_a_store_that_does_not_answer_leaves_the_marks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_orders(shop)
+    calls = [0]
+
+    def away() -> None:
+        calls[0] += 1
+        raise StoreUnavailable("away")
+
+    before_commit(monkeypatch, "sums", away)
+    run(shop)
+    assert calls == [1]
+    shop.must_be_right()
+
+
+def test_a_fill_leaves_to_workers_what_it_cannot_do(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_orders(shop)
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, amount=0)
+    run(shop)
+    add(shop, tmp_path, "shares", "SELECT customer, sum(100 // amount) AS n FROM orders GROUP BY customer")
+    counts = fill(shop.db, shop.chain, "shares")
+    assert (counts.rows, counts.known, counts.marked) == (len(ROWS), 0, 1)
+    run(shop)
+    assert Quarantine(shop.db, shop.chain).count()["shares@rows"] == 1
+    add(shop, tmp_path, "contended", VIEWS["sums"])
+    key = shop.chain.views["contended"].model.row_key(customer=1)
+    monkeypatch.setattr("percolator_core.views.hot.HotGroups.__contains__", lambda *_: False)
+    before_commit(monkeypatch, "contended", lambda: touch_group(shop, "contended", key), 20)
+    assert fill(shop.db, shop.chain, "contended").marked == len(ROWS)
+    run(shop)
+    shop.must_be_right({**VIEWS, "contended": VIEWS["sums"]})
