@@ -247,9 +247,17 @@ class DirtyIndex:
         if by_tag:
             self._client.store.run_all([calls.renew(tag, some) for tag, some in by_tag.items()])
 
-    def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Call[bool]:
+    def clear(self, lease: Lease, mode: Mode, start_ts: int) -> Call[int]:
         """Return the call that removes the mark, unless a change after ``start_ts`` was missed by the run."""
-        return calls.clear(lease.tag, *_settling(lease, mode, start_ts))
+        [call] = self.clear_all([lease], mode, start_ts)
+        return call
+
+    def clear_all(self, leases: Sequence[Lease], mode: Mode, start_ts: int) -> list[Call[int]]:
+        """Return the calls that remove the marks of one observer's runs, as `clear`."""
+        by_tag: dict[bytes, list[bytes | int]] = {}
+        for one in leases:
+            by_tag.setdefault(one.tag, []).extend((one.row, one.column, one.deadline, one.before))
+        return [calls.clear(tag, leases[0].observer, mode, start_ts, some) for tag, some in by_tag.items()]
 
     def postpone(self, lease: Lease, seconds: float, *, failed: bool) -> Call[int]:
         """Return the call that ends the lease and makes the mark due in ``seconds``.

@@ -338,19 +338,9 @@ def renew(tag: bytes, leases: Sequence[bytes | str | int]) -> Call[int]:
     return "renew", (tag,), leases, replies.as_it_is
 
 
-def clear(  # noqa: PLR0917
-    tag: bytes,
-    observer: str,
-    mode: Mode,
-    row: bytes,
-    column: bytes,
-    deadline: int,
-    before: int,
-    start_ts: int,
-) -> Call[bool]:
-    """Remove a dirty mark after a run; return False if it had to stay."""
-    arguments = (observer, mode, row, column, deadline, before, start_ts)
-    return "clear", (tag,), arguments, replies.CLEARED.__getitem__
+def clear(tag: bytes, observer: str, mode: Mode, start_ts: int, cells: Sequence[bytes | int]) -> Call[int]:
+    """Remove dirty marks after a run, each given as row, column, deadline, before; return how many."""
+    return "clear", (tag,), (observer, mode, start_ts, *cells), replies.as_it_is
 
 
 def postpone(  # noqa: PLR0917

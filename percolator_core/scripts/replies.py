@@ -24,7 +24,6 @@ RECOVERED: Final = {b"recovered": True, b"same": False}
 RECORDED: Final = {b"recorded": True, b"overtaken": False}
 NOTIFIED: Final = {b"notified": True, b"changed": False}
 REFRESHED: Final = {b"refreshed": True, b"lost": False}
-CLEARED: Final = {b"cleared": True, b"kept": False}
 QUARANTINED: Final = {b"quarantined": True, b"kept": False}
 """The replies that mean yes or no, by script."""
 

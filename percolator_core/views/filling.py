@@ -16,8 +16,8 @@ from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
 from percolator_core.views.runs import ROWS, ViewRuns
 
-_PAGE: Final = 500
-"""A page has this many rows: its transaction is one request, for which other clients wait."""
+_PAGE: Final = 350
+"""A page has this many rows: a transaction of more than a thousand cells needs two phases."""
 
 _ROUNDS: Final = 20
 _LONGEST_PAUSE: Final = 0.1

@@ -35,7 +35,7 @@ from percolator_core.views.hot import HotGroups
 from percolator_core.views.packing import pack
 from percolator_core.views.plan import Branch, Found, Lookup, RowRefused, ViewPlan
 from percolator_core.views.sinks import RowSink, TopSink
-from percolator_core.views.stored import GroupQueue, StoredGroup, write_row
+from percolator_core.views.stored import GroupQueue, StoredGroup, change_row, view_row, write_row
 from percolator_core.views.typed import Rows
 
 log = Log("percolator.views")
@@ -244,7 +244,8 @@ class ViewRuns:
         if len(given) > 1:
             # One request instead of several for each group.
             changed = ((groups[key], sink.values(delta)) for key, delta in given.items())
-            t.values_of(one for group, values in changed for one in group.cells(values))
+            cells_read = (one for group, values in changed for one in group.cells(values))
+            t.values_of([*cells_read, *(view_row(handle, key) for key in given)])
         for key, delta in given.items():
             group = groups[key]
             if isinstance(sink, TopSink):
@@ -253,7 +254,7 @@ class ViewRuns:
                     write_row(t, handle, row, cells)
                 continue
             group.state, cells, error = sink.apply(key, group.state, delta, group)
-            write_row(t, handle, key, cells)
+            change_row(t, handle, key, cells)
             if error:
                 # The state has to take each delta, so that later ones can mend the group.
                 group_key = KeyCodec(handle.definition).describe(key)

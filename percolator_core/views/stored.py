@@ -123,9 +123,24 @@ class StoredGroup:
         return self._values + _ARGUMENT.pack(argument)
 
 
+def view_row(handle: TableHandle, key: bytes) -> RowCells:
+    """Return the cells of a row of a view."""
+    columns = (handle.columns[column.name] for column in handle.definition.value_columns)
+    return handle, key, [handle.marker, *columns]
+
+
 def write_row(t: Transaction, handle: TableHandle, key: bytes, cells: Cells | None) -> None:
     """Write a row of a view, or remove it."""
     if cells is None:
         rows.remove(t, handle, key)
     else:
         rows.upsert(t, handle, key, cells, {})
+
+
+def change_row(t: Transaction, handle: TableHandle, key: bytes, cells: Cells | None) -> None:
+    """Write the cells that change in a row of a view, or remove it: most changes of a group change few."""
+    before = None if cells is None else rows.read(t, handle, key, cells)
+    if cells is None or before is None:
+        write_row(t, handle, key, cells)
+    elif changed := {name: value for name, value in cells.items() if value != before[name]}:
+        rows.update(t, handle, key, changed)

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
@@ -162,7 +162,7 @@ class Attempts:
                 return lost
             finally:
                 self.end(observer, transaction)
-            self.done(lease, transaction, "collapsed" if cell is None else "ran", began, span)
+            self.done({"collapsed" if cell is None else "ran": [lease]}, transaction, began, span)
             return lost
         self._client.store.run(self._dirty.postpone(lease, GIVEN_BACK, failed=False))
         self._report(lease, start_ts, "postponed", began, span)
@@ -240,26 +240,29 @@ class Attempts:
 
     def done(
         self,
-        lease: Lease,
+        endings: Mapping[Ending, Sequence[Lease]],
         transaction: Transaction,
-        outcome: Ending,
         began: float,
         span: RunSpan | None = None,
     ) -> None:
-        """Count and report a run that has committed, and clear its mark."""
-        observer = self.guards[lease.observer].observer
-        self.count(observer, outcome)
-        self._clear(self._dirty.clear(lease, observer.mode, transaction.start_timestamp))
-        self._report(lease, transaction.start_timestamp, outcome, began, span)
+        """Clear the marks of an observer's runs that have committed together; count and report them."""
+        leases = [lease for some in endings.values() for lease in some]
+        observer = self.guards[leases[0].observer].observer
+        self._clear(self._dirty.clear_all(leases, observer.mode, transaction.start_timestamp))
+        for outcome, some in endings.items():
+            self.count(observer, outcome, len(some))
+            for lease in some:
+                self._report(lease, transaction.start_timestamp, outcome, began, span)
 
-    def _clear(self, call: Call[bool]) -> None:
-        # A task of the hub sends the call with the next batch. A thread waits for the reply: otherwise the
-        # worker could claim the mark again before the mark is cleared.
+    def _clear(self, calls: Sequence[Call[int]]) -> None:
+        # A task of the hub sends the calls with the next batch. A thread waits for the replies: otherwise the
+        # worker could claim a mark again before the mark is cleared.
         store = self._client.store
-        if current_task() is not None:
+        if current_task() is None:
+            store.run_all(calls)
+            return
+        for call in calls:
             store.defer(store.command(call))
-        else:
-            store.run(call)
 
     def add(self, observer: str, counts: ObserverCounts, ended: Iterable[EndedRun]) -> None:
         """Add the counts that a child process returned, and pass its ended runs to the listener."""
@@ -282,11 +285,11 @@ class Attempts:
                 )
             )
 
-    def count(self, observer: Observer, what: str) -> None:
+    def count(self, observer: Observer, what: str, number: int = 1) -> None:
         """Count an outcome of a run: the name of a field of `ObserverCounts`."""
         counts = self._counts[observer.name]
         with self._counting:
-            setattr(counts, what, getattr(counts, what) + 1)
+            setattr(counts, what, getattr(counts, what) + number)
 
     def failed(
         self, lease: Lease, start_ts: int, error: BaseException, began: float, span: RunSpan | None = None

@@ -17,6 +17,7 @@ from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.worker.attempt import CONFLICT_ROUNDS, Attempts
+from percolator_core.worker.runs import Ending
 from percolator_core.worker.watchdog import ObserverTimeout, Watchdog, limited
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from percolator_core.views.runs import ViewRuns
 
 _MOST: Final = 256
-"""One transaction processes at most this many rows."""
+"""One transaction processes at most this many rows: with more than a thousand cells it needs two phases."""
 
 
 class RunsTogether:
@@ -86,11 +87,15 @@ class RunsTogether:
                 break
             finally:
                 self._attempts.end(guard.observer, t)
-            alone += [lease for lease in leases if (lease.table, lease.row) in refused]
+            endings: dict[Ending, list[Lease]] = {"collapsed": [], "ran": []}
             for lease in leases:
                 where = (lease.table, lease.row)
-                if where not in refused:
-                    self._attempts.done(lease, t, "collapsed" if where in collapsed else "ran", began)
+                if where in refused:
+                    alone.append(lease)
+                else:
+                    endings["collapsed" if where in collapsed else "ran"].append(lease)
+            if any(endings.values()):
+                self._attempts.done(endings, t, began)
             return alone
         return [*alone, *leases]
 

@@ -53,7 +53,7 @@ class Run:
     def work(self, seconds: float = 60) -> Counts:
         return Worker(self.other, self.chain).run_until_idle(seconds)
 
-    def clear(self, lease: Lease) -> bool:
+    def clear(self, lease: Lease) -> int:
         return self.worker.store.run(self.dirty.clear(lease, "strong", self.transaction.start_timestamp))
 
     def backlog(self) -> int:
