@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, RenamedFrom, Table, Unique
     from percolator_core.transaction.snapshot import Snapshot
     from percolator_core.transaction.transaction import Transaction
+    from percolator_core.views.decorator import view_function
     from percolator_core.worker import Worker
 
 __version__ = "0.1.0"
@@ -83,6 +84,7 @@ __all__ = [
     "connect",
     "observer",
     "restore",
+    "view_function",
 ]
 
 # A name is imported when it is first used: ``percolator --help`` loads neither Redis nor networkx.
@@ -118,6 +120,7 @@ __getattr__, __dir__ = lazily(
         "store.durability": ("Durability",),
         "tables.model": ("Hash", "Indexed", "PrimaryKey", "Range", "RenamedFrom", "Table", "Unique"),
         "transaction.transaction": ("Transaction",),
+        "views.decorator": ("view_function",),
         "worker": ("Worker",),
     },
 )

@@ -31,7 +31,7 @@ NAMES = [
         "TransactionConflict",
         "UnknownColumn",
     ),
-    *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore"),
+    *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore", "view_function"),
 ]
 ANNOTATIONS = ["Indexed", "PrimaryKey", "Unique"]
 """Names that stand in annotations only; they have no name of their own."""

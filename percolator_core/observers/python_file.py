@@ -1,4 +1,4 @@
-"""Read the observers that a Python module declares with ``@observer``, without running the module.
+"""Read what a Python module declares with a decorator such as ``@observer``, without running the module.
 
 A decorator is found above a ``def`` at the top level of the module. Its arguments are literals, names of
 constants of the module, or columns of models such as ``Offer.price``. For a column the class of the model is
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
@@ -33,7 +33,7 @@ class NotRead(ValueError):
         self.line = line
 
 
-class Observers(NamedTuple):
+class Declarations(NamedTuple):
     """The declarations of a module as the data of YAML files with lines, and the reasons why others are none.
 
     ``names`` are the functions of both.
@@ -56,27 +56,55 @@ def find_file(module: str, folder: Path) -> Path | None:
     return next((place / one for place in places for one in names if (place / one).is_file()), None)
 
 
-def read_observers(module: str, file: Path, folder: Path) -> Observers:
-    """Read the declarations in a module, in their order. ``folder`` is the chain's.
+Declare: TypeAlias = "Callable[[_Module, ast.FunctionDef | ast.AsyncFunctionDef, ast.Call], YamlFile]"
+"""Makes the data of a decorated function. Raises NotRead."""
+
+
+def read_observers(module: str, file: Path, folder: Path) -> Declarations:
+    """Read the observers of a module. Raises NotRead, as `_read`."""
+    return _read(_Module.of(module, file, folder), "observer", _observer)
+
+
+def read_view_functions(module: str, file: Path, folder: Path) -> Declarations:
+    """Read the functions for views of a module. Raises NotRead, as `_read`."""
+    return _read(_Module.of(module, file, folder), "view_function", _view_function)
+
+
+def _read(source: _Module, decorated: str, declare: Declare) -> Declarations:
+    """Read the declarations in a module, in their order. ``decorated`` is the decorator's name.
 
     Raises NotRead if the file cannot be read, or is no Python.
     """
-    source = _Module.of(module, file, folder)
-    found = Observers([], [], set())
+    found = Declarations([], [], set())
     for node in source.tree.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and source.is_observer(decorator.func):
+            if isinstance(decorator, ast.Call) and source.is_of_library(decorator.func, decorated):
                 found.names.add(node.name)
                 try:
-                    found.files.append(_declaration(source, node, decorator))
+                    found.files.append(declare(source, node, decorator))
                 except NotRead as error:
                     found.unread.append(error)
     return found
 
 
-def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+def _observer(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+    data: dict[str, Any] = {"version": 1, "observer": node.name, "function": f"{module.name}:{node.name}"}
+    description = (ast.get_docstring(node) or "").partition("\n")[0]
+    if description:
+        data["description"] = description
+    columns = ast.List(elts=call.args, ctx=ast.Load(), lineno=call.lineno, col_offset=0)
+    return _file(module, node, data, {"observe": columns, **_arguments(call)})
+
+
+def _view_function(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+    if call.args:
+        raise NotRead(call.args[0].lineno, "the arguments of '@view_function' have names; write revision=2")
+    return _file(module, node, {"function": node.name}, _arguments(call))
+
+
+def _arguments(call: ast.Call) -> dict[str, ast.expr]:
     values: dict[str, ast.expr] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -84,13 +112,18 @@ def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, 
                 keyword.value.lineno, "'**' cannot be read without running code; name each argument"
             )
         values[keyword.arg] = keyword.value
-    data: dict[str, Any] = {"version": 1, "observer": node.name, "function": f"{module.name}:{node.name}"}
-    description = (ast.get_docstring(node) or "").partition("\n")[0]
-    if description:
-        data["description"] = description
+    return values
+
+
+def _file(
+    module: _Module,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    data: dict[str, Any],
+    values: dict[str, ast.expr],
+) -> YamlFile:
+    """Add the values of arguments to the data of a function, and return it as that of a YAML file."""
     lines = dict.fromkeys(data, (node.lineno, _scalar(node.lineno)))
-    columns = ast.List(elts=call.args, ctx=ast.Load(), lineno=call.lineno, col_offset=0)
-    for argument, value in (("observe", columns), *values.items()):
+    for argument, value in values.items():
         key = "observer" if argument == "name" else argument
         data[key], root = module.value(value, ".*" if argument in {"reads", "writes"} else "")
         lines[key] = (value.lineno, root)
@@ -118,10 +151,10 @@ class _Module:
             raise NotRead(0, f"cannot be read: {error}") from None
         return cls(name, file, folder, tree, dict(_definitions(tree.body)))
 
-    def is_observer(self, node: ast.expr) -> bool:
-        """Return True for the decorator of this library, under whatever name it is imported."""
+    def is_of_library(self, node: ast.expr, name: str) -> bool:
+        """Return True for an object of this library, under whatever name it is imported."""
         place = self._place(node)
-        return place is not None and place[0].partition(".")[0] == _LIBRARY and place[1] == "observer"
+        return place is not None and place[0].partition(".")[0] == _LIBRARY and place[1] == name
 
     def value(self, node: ast.expr, of_table: str) -> tuple[Any, yaml.Node]:
         """Return the value of an argument, and a YAML node with its lines.

@@ -6,30 +6,46 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import EVERY_COLUMN, view_observer
 from percolator_core.notifications.queue import ADDED
 from percolator_core.observers.observer import Observer
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.views.files import VIEWS
 from percolator_core.views.loading import read_views
+from percolator_core.views.python_functions import ViewFunction
 from percolator_core.views.runs import GROUPS, ROWS, ViewRuns
 from percolator_core.views.sinks import RowSink
 from percolator_core.views.stored import groups_table
 
 if TYPE_CHECKING:
     from percolator_core.observers.observer import Column
+    from percolator_core.observers.python_views import DeclaredViews
     from percolator_core.observers.yaml_file import Problems
     from percolator_core.views.plan import ViewPlan
 
 _FUNCTION: Final = "percolator_core.views.runs:ViewRuns"
 
 
-def views_of(folder: Path, tables: Mapping[str, TableDefinition], problems: Problems) -> dict[str, ViewPlan]:
-    """Return the plans of the views in a chain's folder, by name.
+def views_of(
+    views: DeclaredViews, tables: Mapping[str, TableDefinition], problems: Problems
+) -> dict[str, ViewPlan]:
+    """Return the plans of a chain's views, by name.
 
     ``tables`` has the tables of the chain, without those of views.
     """
-    found = read_views(folder, {name: one for name, one in tables.items() if one.is_typed})
+    functions: dict[str, ViewFunction] = {}
+    before = len(problems.lines)
+    for one in views.functions.values():
+        if one.function is not None:
+            try:
+                functions[one.name] = ViewFunction.of(one.name, one.function, one.revision)
+            except ConfigurationError as error:
+                problems.add(one.file.problem((), str(error)))
+    if len(problems.lines) > before:
+        return {}
+    folder = views.folder
+    found = read_views(folder, {name: one for name, one in tables.items() if one.is_typed}, functions)
     for line in found.problems:
         problems.add(line)
     plans = {plan.name: plan for plan in found.plans}

@@ -203,7 +203,7 @@ def test_a_python_function_is_a_column() -> None:
         tables.rows["orders"][key] = cells
         runner.changed("orders", key)
     assert [row["x"] for row in runner.result()] == [6.0, 2.0, None]
-    assert plan.fingerprint != view(plan.sql, score=ViewFunction.of("score", score, revision="2")).fingerprint
+    assert plan.fingerprint != view(plan.sql, score=ViewFunction.of("score", score, revision=2)).fingerprint
 
 
 def test_a_null_that_a_python_function_does_not_take_is_its_result() -> None:
@@ -230,7 +230,9 @@ def test_a_python_function_that_returns_another_type_refuses_the_row() -> None:
     plan = view("SELECT shop, number, wrong(number) AS x FROM orders", wrong=ViewFunction.of("wrong", wrong))
     row = ["s"] * len(plan.branches[0].source.columns)
     row[plan.branches[0].source.columns.index("number")] = 1  # type: ignore[call-overload]
-    with pytest.raises(RowRefused, match=r"view v, orders row shop='s', number=1: '1' is no int"):
+    with pytest.raises(
+        RowRefused, match=r"view v, orders row shop='s', number=1: wrong: TypeError: '1' is no int"
+    ):
         plan.branches[0].contribution(b"s\x00\x01" + (2**63 + 1).to_bytes(8, "big"), (tuple(row),))
 
 
