@@ -223,3 +223,31 @@ def test_a_function_without_types_and_one_that_is_declared_twice(shop: Shop) -> 
     assert "later is declared by code that has to run first" in shop.problems()[0]
     with pytest.raises(ConfigurationError, match="as a function of views twice"):
         view_function()(view_function()(lambda x: x))
+
+
+def test_a_row_for_which_a_function_raises_holds_back_no_other_row_of_a_join(
+    db: Database, shop: Shop
+) -> None:
+    shop.write(
+        "shop_models.py",
+        MODELS.replace("price: int = 0", "price: Indexed[int] = 0").replace("import", "import Indexed,")
+        + "\nclass Price(Table, name='prices'):\n    amount: PrimaryKey[int]\n    name: str = ''\n    at: int = 1\n",
+    )
+    shop.write(
+        "shop/views/priced.sql",
+        "CREATE VIEW priced AS SELECT p.id, a.name, CASE p.id WHEN 1 THEN rated(a.at) END AS rate "
+        "FROM products p JOIN prices a ON p.price = a.amount",
+    )
+    chain = shop.load()
+    chain.create_tables(db)
+    product: Any = chain.models["products"]
+    price: Any = chain.models["prices"]
+    with db.transaction() as t:
+        t.insert(price(amount=1, name="one"))
+        t.insert(product(id=1, title="a", price=1))
+        t.insert(product(id=2, title="a", price=1))
+    run_until_idle(db, chain)
+    with db.transaction() as t:
+        t.update(price, amount=1, name="uno", at=99)
+    run_until_idle(db, chain, fail=False)
+    assert rows(db, "priced", "id", "name", "rate") == [(1, "one", 10), (2, "uno", None)]
