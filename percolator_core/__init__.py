@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from percolator_core.transaction.snapshot import Snapshot
     from percolator_core.transaction.transaction import Transaction
     from percolator_core.views.decorator import view_function
+    from percolator_core.views.functions import avg, count, max_, min_, sql, sum_
+    from percolator_core.views.view import View
     from percolator_core.worker import Worker
 
 __version__ = "0.1.0"
@@ -78,12 +80,19 @@ __all__ = [
     "UnknownColumn",
     "UnknownTable",
     "Version",
+    "View",
     "Worker",
+    "avg",
     "backup",
     "col",
     "connect",
+    "count",
+    "max_",
+    "min_",
     "observer",
     "restore",
+    "sql",
+    "sum_",
     "view_function",
 ]
 
@@ -121,6 +130,8 @@ __getattr__, __dir__ = lazily(
         "tables.model": ("Hash", "Indexed", "PrimaryKey", "Range", "RenamedFrom", "Table", "Unique"),
         "transaction.transaction": ("Transaction",),
         "views.decorator": ("view_function",),
+        "views.functions": ("avg", "count", "max_", "min_", "sql", "sum_"),
+        "views.view": ("View",),
         "worker": ("Worker",),
     },
 )

@@ -32,6 +32,7 @@ NAMES = [
         "UnknownColumn",
     ),
     *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore", "view_function"),
+    *("View", "avg", "count", "max_", "min_", "sql", "sum_"),
 ]
 ANNOTATIONS = ["Indexed", "PrimaryKey", "Unique"]
 """Names that stand in annotations only; they have no name of their own."""

@@ -2,7 +2,7 @@
 
 A chain is a folder with ``chain.yaml`` and one YAML file per observer: every other ``*.yaml`` or ``*.yml``
 file in it declares an observer. Subfolders and hidden files are ignored. ``chain.yaml`` may also name modules
-with functions that ``@observer`` declares, and modules with Python functions of its views. A notebook or a
+with functions that ``@observer`` declares, and modules with views and their functions. A notebook or a
 test makes a chain without a folder.
 """
 
@@ -58,7 +58,7 @@ class Chain:
     tables. ``models``, by table name, is empty if the project's code was not imported. ``bases`` has the
     declared bases by table. ``scheduling`` is the ``airflow:`` block. ``has_folder`` is false for a chain of
     `Chain.of`, whose ``path`` is the current folder. ``views`` has the plans of the views by name,
-    ``view_modules`` the modules with their Python functions.
+    ``view_modules`` the modules with views and functions in Python.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Chain:
         *,
         models: Iterable[type[Table]] = (),
         tables: Mapping[str, Mapping[str, Any]] | None = None,
+        views: Iterable[object] = (),
         trace: bool = False,
     ) -> Chain:
         """Return a chain of functions, without a folder: for notebooks, scripts and tests.
@@ -112,13 +113,15 @@ class Chain:
             models: the typed tables.
             tables: the raw tables, with settings as in ``chain.yaml``:
                 ``{"queue": {"tablets": 1, "notify_only": ["added"]}}``.
+            views: subclasses of `percolator_core.View`, functions that `percolator_core.view_function`
+                declares, or modules with both.
             trace: each run records the cells that it writes.
 
         Raises:
-            ConfigurationError: one line per problem, with the file and line of the function.
+            ConfigurationError: one line per problem, with the file and line of the function or class.
             CyclicChain: the only problems are cycles.
         """
-        loaded = declare(name, observers, models, tables or {}, trace=trace)
+        loaded = declare(name, observers, models, tables or {}, views, trace=trace)
         return cls._made(loaded, Path(), has_folder=False)
 
     @classmethod

@@ -254,8 +254,8 @@ class ChainDeclaration(Declaration):
     )
     views: Modules = Field(
         (),
-        description="The module with functions that '@view_function' declares, such as webindex.views, or a "
-        "list of modules. The chain's views in SQL may call them.",
+        description="The module with subclasses of 'View' and functions that '@view_function' declares, such "
+        "as webindex.views, or a list of modules. The views are views of the chain beside those in SQL.",
     )
     trace: StrictBool = Field(
         False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."

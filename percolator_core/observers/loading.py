@@ -26,7 +26,7 @@ from percolator_core.observers.imports import (
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.parts import Known, problems_of
 from percolator_core.observers.python_observers import Read, of_functions, of_modules
-from percolator_core.observers.python_views import declared_views
+from percolator_core.observers.python_views import views_of_chain, views_of_objects
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
@@ -71,9 +71,9 @@ class _Tables:
         from percolator_core.observers.view_observers import observers_of, tables_of, views_of
 
         plans = views_of(views, self.known, problems)
-        models = Models({**self.models, **{name: plan.model for name, plan in plans.items()}})
+        models = Models({**self.models, **{name: views.model(plan) for name, plan in plans.items()}})
         known = {**self.known, **tables_of(plans.values())}
-        observers = [one for plan in plans.values() for one in observers_of(plan, views.folder)]
+        observers = [one for plan in plans.values() for one in observers_of(plan, views.path(plan.name))]
         return _Tables(known, models, self.complete, plans, observers)
 
 
@@ -94,7 +94,7 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
         read += of_modules(chain.observers, chain_file, folder, import_functions, problems)
     declared = _validated(read, import_functions, problems)
     before = len(problems.lines)
-    views = declared_views(folder, chain, chain_file, import_functions, problems)
+    views = views_of_chain(folder, chain, chain_file, import_functions, problems)
     if views and tables.complete and len(problems.lines) == before:
         tables = tables.with_views(views, problems)
     if not files and not views and not (chain and (chain.observers or chain.views)):
@@ -110,6 +110,7 @@ def declare(
     observers: Iterable[object],
     models: Iterable[type[Table]],
     tables: Mapping[str, Mapping[str, Any]],
+    views: Iterable[object],
     *,
     trace: bool,
 ) -> Loaded:
@@ -125,9 +126,12 @@ def declare(
         typed = {table: definition_of(one) for table, one in given.items()}
         known = _Tables(_raw_tables(chain) | typed, given, complete=True)
     declared = _validated(of_functions(observers, problems), True, problems)
-    if not declared and not problems.lines:
-        problems.add("Chain.of: observers: is empty; give functions that '@observer' declares")
-    return _loaded(chain, file, known, declared, problems)
+    given_views = views_of_objects(views, problems)
+    if not declared and not given_views and not problems.lines:
+        problems.add("Chain.of: observers: is empty; give functions that '@observer' declares, or views")
+    if given_views and known.complete and not problems.lines:
+        known = known.with_views(given_views, problems)
+    return _loaded(chain, file, known, declared, problems, given_views.digests)
 
 
 def _loaded(  # noqa: PLR0917

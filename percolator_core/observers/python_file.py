@@ -10,6 +10,7 @@ project's packages.
 from __future__ import annotations
 
 import ast
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import yaml
 from percolator_core.observers.yaml_file import YamlFile, quoted
 
 _LIBRARY: Final = "percolator_core"
+_CONSTANT: Final = ast.Assign | ast.AnnAssign
 _DEEPEST: Final = 20
 """The longest way of imports from a name to its definition."""
 
@@ -65,9 +67,18 @@ def read_observers(module: str, file: Path, folder: Path) -> Declarations:
     return _read(_Module.of(module, file, folder), "observer", _observer)
 
 
-def read_view_functions(module: str, file: Path, folder: Path) -> Declarations:
-    """Read the functions for views of a module. Raises NotRead, as `_read`."""
-    return _read(_Module.of(module, file, folder), "view_function", _view_function)
+def read_views(module: str, file: Path, folder: Path) -> Declarations:
+    """Read the functions for views, and the `View` classes, of a module. Raises NotRead, as `_read`."""
+    source = _Module.of(module, file, folder)
+    found = _read(source, "view_function", _view_function)
+    for node in source.tree.body:
+        if isinstance(node, ast.ClassDef) and any(source.is_of_library(one, "View") for one in node.bases):
+            found.names.add(node.name)
+            try:
+                found.files.append(_view(source, node))
+            except NotRead as error:
+                found.unread.append(error)
+    return found
 
 
 def _read(source: _Module, decorated: str, declare: Declare) -> Declarations:
@@ -104,7 +115,19 @@ def _view_function(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef
     return _file(module, node, {"function": node.name}, _arguments(call))
 
 
-def _arguments(call: ast.Call) -> dict[str, ast.expr]:
+def _view(module: _Module, node: ast.ClassDef) -> YamlFile:
+    """Return the name of a view, its class, and a digest of the text of the class and of its constants."""
+    name = _arguments(node).get("name")
+    if name is None:
+        raise NotRead(node.lineno, f'the view has no name; write class {node.name}(View, name="…")')
+    used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    constants = [module.names[one] for one in sorted(used & module.names.keys())]
+    texts = [module.text(one) for one in (node, *constants) if isinstance(one, ast.ClassDef | _CONSTANT)]
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return _file(module, node, {"class": node.name, "digest": digest}, {"view": name})
+
+
+def _arguments(call: ast.Call | ast.ClassDef) -> dict[str, ast.expr]:
     values: dict[str, ast.expr] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -117,7 +140,7 @@ def _arguments(call: ast.Call) -> dict[str, ast.expr]:
 
 def _file(
     module: _Module,
-    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
     data: dict[str, Any],
     values: dict[str, ast.expr],
 ) -> YamlFile:
@@ -133,23 +156,32 @@ def _file(
 
 @dataclass(slots=True)
 class _Module:
-    """The syntax tree of a module; ``names`` has the top-level statement that defines each name."""
+    """The syntax tree of a module; ``names`` has the top-level statement that defines each name.
+
+    ``lines`` are those of the file.
+    """
 
     name: str
     file: Path
     folder: Path
     tree: ast.Module
+    lines: list[bytes] = field(default_factory=list)
     names: dict[str, ast.stmt] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, file: Path, folder: Path) -> _Module:
         try:
-            tree = ast.parse(file.read_bytes())
+            source = file.read_bytes()
+            tree = ast.parse(source)
         except SyntaxError as error:
             raise NotRead(error.lineno or 0, f"is no Python: {error.msg}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise NotRead(0, f"cannot be read: {error}") from None
-        return cls(name, file, folder, tree, dict(_definitions(tree.body)))
+        return cls(name, file, folder, tree, source.splitlines(), dict(_definitions(tree.body)))
+
+    def text(self, node: ast.stmt) -> str:
+        """Return the lines of a statement."""
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno]).decode(errors="replace")
 
     def is_of_library(self, node: ast.expr, name: str) -> bool:
         """Return True for an object of this library, under whatever name it is imported."""

@@ -216,9 +216,9 @@ def test_a_function_without_types_and_one_that_is_declared_twice(shop: Shop) -> 
         "'text: str'"
     )
     shop.write("shop_functions.py", FUNCTIONS.replace("def rated", "def BRAND"))
-    assert "the name 'BRAND' is taken by shop_functions.py; rename one of the two" in shop.problems()[0]
+    assert "the name 'BRAND' is taken; rename one of the two" in shop.problems()[0]
     shop.write("shop_functions.py", "x = 1\n")
-    assert "module 'shop_functions' has no function for views; write '@view_function()'" in shop.problems()[0]
+    assert "module 'shop_functions' has no view and no function for views; write" in shop.problems()[0]
     shop.write("shop_functions.py", f"{FUNCTIONS}\nlater = percolator.view_function()(lambda x: x)\n")
     assert "later is declared by code that has to run first" in shop.problems()[0]
     with pytest.raises(ConfigurationError, match="as a function of views twice"):
@@ -231,7 +231,8 @@ def test_a_row_for_which_a_function_raises_holds_back_no_other_row_of_a_join(
     shop.write(
         "shop_models.py",
         MODELS.replace("price: int = 0", "price: Indexed[int] = 0").replace("import", "import Indexed,")
-        + "\nclass Price(Table, name='prices'):\n    amount: PrimaryKey[int]\n    name: str = ''\n    at: int = 1\n",
+        + "\nclass Price(Table, name='prices'):\n"
+        "    amount: PrimaryKey[int]\n    name: str = ''\n    at: int = 1\n",
     )
     shop.write(
         "shop/views/priced.sql",
