@@ -100,7 +100,7 @@ class Range:
         return f"Range({self.column!r}, splits={list(self.splits)!r})"
 
 
-class _TableType(_ModelType):
+class TableType(_ModelType):
     """Gives the class an attribute for each column."""
 
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
@@ -110,7 +110,7 @@ class _TableType(_ModelType):
         return super().__getattr__(name)  # type: ignore[misc]
 
 
-class Table(BaseModel, metaclass=_TableType):
+class Table(BaseModel, metaclass=TableType):
     """A row of a typed table; each subclass with a ``name`` is a table.
 
     The class has these arguments: ``name``, the name of the table; ``partition``, rules over key columns, by

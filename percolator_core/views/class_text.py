@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-import sqlglot
+from sqlglot.dialects.duckdb import DuckDB
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.predicates import (
@@ -29,6 +29,9 @@ from percolator_core.views.functions import Aggregate, SqlExpression
 
 CLAUSES: Final = ("join", "left_join", "where")
 """The attributes of a `View` class that are no columns."""
+
+_WORDS: Final = {phrase.partition(" ")[0] for phrase in DuckDB.Tokenizer.KEYWORDS}
+"""Names that are a word of SQL."""
 
 Models = dict[str, type[Table]]
 """The models that a view reads, by table."""
@@ -245,8 +248,7 @@ def _refused(attribute: str, what: str) -> ConfigurationError:
 
 def _name(name: str) -> str:
     """Return a name as SQL, in quotes only where it needs them."""
-    tokens = sqlglot.tokenize(name, dialect="duckdb") if name.isidentifier() else ()
-    if [one.token_type.name for one in tokens] == ["VAR"]:
+    if name.isidentifier() and name.isascii() and name.upper() not in _WORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
 

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Final
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.tables.model import Table, definition_of
+from percolator_core.tables.model import Table, TableType, definition_of
 from percolator_core.views.class_text import CLAUSES, ClassText, class_text
 from percolator_core.views.decorator import marked_function
 from percolator_core.views.output import view_fields, view_partition
@@ -50,7 +50,7 @@ class DeclaredView:
         return list(dict.fromkeys(found))
 
 
-class _ViewType(type(Table)):  # type: ignore[misc]  # its metaclass
+class _ViewType(TableType):
     """Makes a model of the columns that the class of a view computes."""
 
     def __new__(mcs, title: str, bases: tuple[type, ...], namespace: dict[str, Any], **arguments: Any) -> Any:
@@ -66,7 +66,7 @@ class _ViewType(type(Table)):  # type: ignore[misc]  # its metaclass
         kept = {name: one for name, one in namespace.items() if _is_special(name) or isinstance(one, _KEPT)}
         kept["__annotations__"] = {name: annotation for name, (annotation, _) in fields.items()}
         kept.update({name: default for name, (_, default) in fields.items() if default is not ...})
-        made = super().__new__(
+        made: Any = super().__new__(
             mcs, title, bases, kept, name=declared.name, partition=view_partition(plan.definition)
         )
         made._declared = declared

@@ -1,5 +1,7 @@
 """Views that are declared as classes: the same plans as those of SQL, and models of their rows."""
 
+# mypy: disable-error-code="pydantic-field"
+
 from __future__ import annotations
 
 import random
@@ -98,7 +100,7 @@ def test_a_class_with_aggregates_is_a_select_with_groups() -> None:
         """Prices by category."""
 
         category = Product.category
-        first = sql("initial(category)")
+        leading = sql("initial(category)")
         n = count()
         priced = count(Product.price)
         kinds = count(Product.brand, distinct=True, where=col(Product.line) > 0)
@@ -112,7 +114,7 @@ def test_a_class_with_aggregates_is_a_select_with_groups() -> None:
         "CREATE VIEW prices AS",
         "SELECT",
         "  category,",
-        "  initial(category) AS first,",
+        "  initial(category) AS leading,",
         "  count(*) AS n,",
         "  count(price) AS priced,",
         "  count(DISTINCT brand) FILTER (WHERE line > 0) AS kinds,",
@@ -126,7 +128,7 @@ def test_a_class_with_aggregates_is_a_select_with_groups() -> None:
         "  initial(category)",
     ]
     found = definition_of(Prices)
-    assert (found.name, found.key) == ("prices", ("category", "first"))
+    assert (found.name, found.key) == ("prices", ("category", "leading"))
     assert {one.name: one.type for one in found.columns}["total"] == "decimal(38,2)"
     assert Prices.__doc__ == "Prices by category."
     assert Prices.__module__ == __name__
@@ -167,7 +169,7 @@ def test_conditions_are_those_of_selects_in_sql() -> None:
         where(product.seen <= at): "seen <= '2024-05-01 12:00:00+00:00'",
         where(product.day == date(2024, 5, 1)): "day = '2024-05-01'",
         where(product.token == token): f"token = '{token}'",
-        where(product.blob == b"\x00'"): "blob = CAST('\\x00\\x27' AS BLOB)",
+        where(product.blob == b"\x00'"): "\"blob\" = CAST('\\x00\\x27' AS BLOB)",
         where(product.price > product.cost): "price > cost",
         where(product.order == 1): '"order" = 1',
         where(product.price == None): "price IS NULL",  # noqa: E711 - a predicate
@@ -222,7 +224,7 @@ def no_way() -> type:
     class Bad(View, name="bad"):
         id = Product.id
         country = Country.label
-        join = [Country.code == Brand.key, Brand.key == Country.code]
+        join = (Country.code == Brand.key, Brand.key == Country.code)
 
     return Bad
 
@@ -275,7 +277,12 @@ def test_a_view_that_cannot_be_is_refused_with_its_class_and_attribute(
 
 
 def test_arguments_of_aggregates_have_types() -> None:
-    for wrong in (lambda: sum_("price"), lambda: count(where="x"), lambda: count(distinct=True)):
+    calls: list[Callable[[], Any]] = [
+        lambda: sum_("price"),
+        lambda: count(where="x"),
+        lambda: count(distinct=True),
+    ]
+    for wrong in calls:
         with pytest.raises(TypeError):
             wrong()
 
@@ -368,12 +375,7 @@ def air(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Air]:
 def test_a_chain_has_views_of_files_and_of_classes(air: Air) -> None:
     chain = air.load()
     module = sys.modules["air_views"]
-    assert list(chain.views) == ["delays", "worst", "named", "large"] or set(chain.views) == {
-        "delays",
-        "large",
-        "named",
-        "worst",
-    }
+    assert set(chain.views) == {"delays", "large", "named", "worst"}
     assert chain.models["delays"] is module.Delays
     assert chain.observers["delays@rows"].file == Path("air_views.py")
     assert chain.observers["worst@rows"].file == air.folder / "views" / "worst.sql"
@@ -390,8 +392,9 @@ def test_the_same_sql_has_the_same_fingerprint_in_a_file_and_in_a_class(air: Air
     assert air.load().views["delays"].fingerprint == chain.views["delays"].fingerprint
     typed = {name: definition_of(model) for name, model in chain.models.items() if name == "flights"}
     plain = (
-        "CREATE VIEW delays AS SELECT carrier, count(*) AS flights, count(*) FILTER (WHERE delay > 15) AS late, "
-        "avg(delay) AS mean, max(delay) AS worst FROM flights WHERE delay IS NOT NULL GROUP BY carrier"
+        "CREATE VIEW delays AS SELECT carrier, count(*) AS flights, "
+        "count(*) FILTER (WHERE delay > 15) AS late, avg(delay) AS mean, max(delay) AS worst "
+        "FROM flights WHERE delay IS NOT NULL GROUP BY carrier"
     )
     assert plan_view(plain, typed).fingerprint == chain.views["delays"].fingerprint
 
@@ -422,24 +425,23 @@ def test_views_in_python_are_read_without_the_parser_of_sql(air: Air) -> None:
 
 def test_what_a_chain_lacks_is_reported_with_the_class(air: Air) -> None:
     air.write("air/views/named.sql", "CREATE VIEW named AS SELECT id FROM flights")
-    assert "air_views.py:24: Named: air/views/named.sql is the view 'named', too" in air.problems()
+    assert "air_views.py:23: Named: air/views/named.sql is the view 'named', too" in air.problems()
     (air.folder / "views" / "named.sql").unlink()
     air.write("air_views.py", CLASSES.replace('name="named"', 'name="delays"'))
-    assert "air_views.py:24: view: the name 'delays' is taken; rename one of the two" in air.problems()
+    assert "air_views.py:23: view: the name 'delays' is taken; rename one of the two" in air.problems()
     air.write("air_views.py", CLASSES.replace('name="named"', 'name="airlines"'))
     assert "Named: the chain has a table 'airlines', too: rename one of the two" in air.problems()
     air.write("air_views.py", CLASSES.replace("@percolator.view_function()\n", ""))
-    assert "air_views.py:23: Named.size: there is no function 'size'" in air.problems()
+    assert "air_views.py:22: Named.size: there is no function 'size'" in air.problems()
     air.write("air_views.py", CLASSES)
     air.write("air_models.py", MODELS.replace("Indexed[str]", "str"))
-    assert "air_views.py:24: a join finds the rows of 'flights' by carrier, which has no index" in (
+    assert "air_views.py:23: a join finds the rows of 'flights' by carrier, which has no index" in (
         air.problems()
     )
     air.write("air_models.py", MODELS)
-    air.write(
-        "air_views.py", f"{CLASSES}\nMade = [type(View)('Made', (View,), {{'id': Flight.id}}, name='m')][0]\n"
-    )
-    assert "Made is declared by code that has to run first" in air.problems()
+    later = "Later = type(View)('Later', (View,), {'__module__': __name__, 'id': Flight.id}, name='m')"
+    air.write("air_views.py", f"{CLASSES}\n{later}\n")
+    assert "Later is declared by code that has to run first" in air.problems()
 
 
 def test_a_view_of_a_class_follows_its_tables_and_is_a_model(db: Database, air: Air) -> None:
@@ -447,6 +449,7 @@ def test_a_view_of_a_class_follows_its_tables_and_is_a_model(db: Database, air: 
     module, models = sys.modules["air_views"], sys.modules["air_models"]
     chain.create_tables(db)
     draw = random.Random(3)
+    delays: dict[str, list[int]] = {}
     for _ in range(6):
         with db.transaction() as t:
             for _ in range(8):
@@ -461,7 +464,7 @@ def test_a_view_of_a_class_follows_its_tables_and_is_a_model(db: Database, air: 
         snapshot = db.snapshot()
         flights = list(snapshot.select(models.Flight))
         names = {one.carrier: one.name for one in snapshot.select(models.Airline)}
-        delays: dict[str, list[int]] = defaultdict(list)
+        delays = defaultdict(list)
         for one in flights:
             if one.delay is not None:
                 delays[one.carrier].append(one.delay)
@@ -513,5 +516,5 @@ def test_a_notebook_has_views_and_observers_of_views(db: Database) -> None:
     assert seen[-1] == ("tea", 2)
     with pytest.raises(ConfigurationError, match="is neither a View nor a function with '@view_function"):
         Chain.of("notes", [], models=[Product], views=[Product])
-    with pytest.raises(ConfigurationError, match="Counts: it reads no table of the chain|products"):
+    with pytest.raises(ConfigurationError, match="Counts: there is no typed table"):
         Chain.of("notes", [], models=[Country], views=[Counts])
