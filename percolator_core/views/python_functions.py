@@ -49,8 +49,17 @@ class ViewFunction:
         )
         if not isinstance(parsed, exp.Anonymous) or name.lower() in FUNCTIONS:
             raise ConfigurationError(f"{where}: SQL has a function or a word of that name: rename it")
-        hints = typing.get_type_hints(function, include_extras=True)
-        names = list(inspect.signature(function).parameters)
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except (NameError, TypeError) as error:
+            raise ConfigurationError(f"{where}: its annotations cannot be read: {error}") from None
+        parameters = inspect.signature(function).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}:
+                raise ConfigurationError(
+                    f"{where}: {parameter.name!r} gets no argument: write plain parameters"
+                )
+        names = list(parameters)
         for one in (*names, "return"):
             if one not in hints:
                 raise ConfigurationError(f"{where}: {one!r} has no type: annotate it, such as 'text: str'")

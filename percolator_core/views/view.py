@@ -18,6 +18,9 @@ from percolator_core.views.planner import Parsed, plan_view
 from percolator_core.views.problems import ViewRefused
 from percolator_core.views.python_functions import ViewFunction
 
+_ANNOTATIONS: Final = ("__annotations__", "__annotate__", "__annotate_func__")
+"""What a class statement keeps of annotations, in several versions of Python."""
+
 _KEPT: Final = (FunctionType, classmethod, staticmethod, property)
 """The types of attributes that a `View` class keeps as they are."""
 
@@ -61,15 +64,19 @@ class _ViewType(TableType):
         if set(arguments) != {"name"} or bases != (View,):
             raise ConfigurationError(f'{path}:{line}: {title}: write class {title}(View, name="…")')
         declared = _declared(title, arguments["name"], namespace, path, line)
-        plan = _planned(declared, caller.f_globals)
+        plan = _planned(declared, {**caller.f_globals, **caller.f_locals})
         fields = view_fields(plan.definition)
-        kept = {name: one for name, one in namespace.items() if _is_special(name) or isinstance(one, _KEPT)}
+        kept = {
+            name: one
+            for name, one in namespace.items()
+            if name not in _ANNOTATIONS and (_is_special(name) or isinstance(one, _KEPT))
+        }
         kept["__annotations__"] = {name: annotation for name, (annotation, _) in fields.items()}
         kept.update({name: default for name, (_, default) in fields.items() if default is not ...})
         made: Any = super().__new__(
             mcs, title, bases, kept, name=declared.name, partition=view_partition(plan.definition)
         )
-        made._declared = declared
+        made._declared = declared  # noqa: SLF001 - of the class that is made here
         return made
 
 
@@ -103,14 +110,14 @@ def declared_view(value: object) -> DeclaredView | None:
 
 
 def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__") and name != "__annotations__"
+    return name.startswith("__") and name.endswith("__")
 
 
 def _declared(title: str, name: str, namespace: Mapping[str, Any], path: str, line: int) -> DeclaredView:
     columns = {
         one: value
         for one, value in namespace.items()
-        if not (_is_special(one) or one in CLAUSES or one == "__annotations__" or isinstance(value, _KEPT))
+        if not (_is_special(one) or one in CLAUSES or isinstance(value, _KEPT))
     }
     clauses = {one: namespace[one] for one in CLAUSES if one in namespace}
     try:

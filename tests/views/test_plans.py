@@ -240,7 +240,21 @@ def bare(number):  # type: ignore[no-untyped-def]
     return number
 
 
+def unknown(number: NotThere) -> int:  # type: ignore[name-defined]  # noqa: F821 - it cannot be read
+    return 1
+
+
+def many(*numbers: int) -> int:
+    return len(numbers)
+
+
 def test_a_python_function_needs_types_and_a_name_of_its_own() -> None:
+    with pytest.raises(
+        ConfigurationError, match="annotations cannot be read: name 'NotThere' is not defined"
+    ):
+        ViewFunction.of("unknown", unknown)
+    with pytest.raises(ConfigurationError, match="'numbers' gets no argument: write plain parameters"):
+        ViewFunction.of("many", many)
     with pytest.raises(ConfigurationError, match="'number' has no type: annotate it"):
         ViewFunction.of("bare", bare)
     with pytest.raises(ConfigurationError, match="SQL has a function or a word of that name"):

@@ -101,7 +101,7 @@ def test_a_class_with_aggregates_is_a_select_with_groups() -> None:
 
         category = Product.category
         leading = sql("initial(category)")
-        n = count()
+        n: int = count()
         priced = count(Product.price)
         kinds = count(Product.brand, distinct=True, where=col(Product.line) > 0)
         total = sum_(Product.cost)
