@@ -21,13 +21,14 @@ from percolator_core.observers.python_file import NotRead, read_views
 from percolator_core.observers.python_observers import Kind, read_modules
 from percolator_core.observers.rules import Declaration
 from percolator_core.observers.yaml_file import YamlFile, quoted
-from percolator_core.tables.model import Table
+from percolator_core.tables.model import is_view
 from percolator_core.views.decorator import MarkedFunction, marked_function
 from percolator_core.views.files import VIEWS, view_digests, view_files
 
 if TYPE_CHECKING:
     from percolator_core.observers.declaration import ChainDeclaration
     from percolator_core.observers.yaml_file import Problems
+    from percolator_core.tables.model import Table
     from percolator_core.views.plan import ViewPlan
     from percolator_core.views.view import DeclaredView
 
@@ -130,7 +131,7 @@ def _taken(file: YamlFile, field_: str, name: str) -> str:
 
 def declared_class(value: object) -> DeclaredView | None:
     """Return the declaration of a `View` class, None for another object."""
-    if not (isinstance(value, type) and issubclass(value, Table)):
+    if not (isinstance(value, type) and is_view(value)):
         return None
     from percolator_core.views.view import declared_view  # with the parser of SQL
 

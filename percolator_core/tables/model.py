@@ -126,6 +126,7 @@ class Table(BaseModel, metaclass=TableType):
     _definition: ClassVar[TableDefinition | None] = None
     _key: ClassVar[_Key | None] = None
     _each: ClassVar[Any] = None
+    _is_view: ClassVar[bool] = False
 
     def __init_subclass__(
         cls,
@@ -218,8 +219,13 @@ def _key(model: type[Table]) -> _Key:
 
 
 def is_table(model: type) -> bool:
-    """Return True for a subclass of `Table` that has a name."""
-    return issubclass(model, Table) and model.__dict__.get("_arguments") is not None
+    """Return True for a subclass of `Table` that has a name and is no view."""
+    return issubclass(model, Table) and model.__dict__.get("_arguments") is not None and not is_view(model)
+
+
+def is_view(model: type) -> bool:
+    """Return True for a model of a view's rows that a class declares."""
+    return issubclass(model, Table) and model._is_view  # noqa: SLF001 - of this module
 
 
 def definition_of(model: type[Table]) -> TableDefinition:

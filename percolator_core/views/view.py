@@ -76,7 +76,7 @@ class _ViewType(TableType):
         made: Any = super().__new__(
             mcs, title, bases, kept, name=declared.name, partition=view_partition(plan.definition)
         )
-        made._declared = declared  # noqa: SLF001 - of the class that is made here
+        made._declared, made._is_view = declared, True  # noqa: SLF001 - of the class that is made here
         return made
 
 

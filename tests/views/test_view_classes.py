@@ -423,6 +423,15 @@ def test_views_in_python_are_read_without_the_parser_of_sql(air: Air) -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_views_may_stand_beside_the_models_of_tables(air: Air) -> None:
+    there = CLASSES.replace("from air_models import Airline, Flight\n", "")
+    air.write("air_models.py", MODELS + there)
+    air.write("air/chain.yaml", "version: 1\nchain: air\nschemas: air_models\nviews: air_models\n")
+    chain = air.load()
+    assert set(chain.views) == {"delays", "large", "named", "worst"}
+    assert {one.name for one in chain.tables if one.is_typed} - set(chain.views) == {"airlines", "flights"}
+
+
 def test_what_a_chain_lacks_is_reported_with_the_class(air: Air) -> None:
     air.write("air/views/named.sql", "CREATE VIEW named AS SELECT id FROM flights")
     assert "air_views.py:23: Named: air/views/named.sql is the view 'named', too" in air.problems()
