@@ -107,6 +107,8 @@ class TableType(_ModelType):
         fields = cls.__dict__.get("__pydantic_fields__", ())  # missing during the creation of the class
         if name in fields:
             return ColumnExpression(name, cls)
+        if fields and not name.startswith("_"):
+            raise AttributeError(f"{cls.__name__} has no column {name!r}: it has {', '.join(fields)}")
         return super().__getattr__(name)  # type: ignore[misc]
 
 

@@ -70,7 +70,8 @@ def class_text(name: str, columns: Mapping[str, Any], clauses: Mapping[str, Any]
     texts = {attribute: writer.of(attribute, value) for attribute, value in columns.items()}
     for number, (attribute, text) in enumerate(texts.items()):
         if not isinstance(columns[attribute], Aggregate):
-            groups.append((text, attribute))
+            # A number, because the name may be that of a column of the table as well.
+            groups.append((text if text == _name(attribute) else str(number + 1), attribute))
         alias = "" if text == _name(attribute) else f" AS {_name(attribute)}"
         made.add(f"  {text}{alias}{',' if number < len(texts) - 1 else ''}", attribute)
     source, joins = writer.joins()
