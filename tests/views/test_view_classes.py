@@ -179,8 +179,8 @@ def test_conditions_are_those_of_selects_in_sql() -> None:
     }
     with duckdb.connect() as peer:
         peer.execute(
-            'CREATE TABLE products (id BIGINT, category TEXT, price DOUBLE, "cost" DECIMAL(9, 2), line BIGINT, '
-            'seen TIMESTAMPTZ, day DATE, token UUID, "blob" BLOB, "order" BIGINT)'
+            'CREATE TABLE products (id BIGINT, category TEXT, price DOUBLE, "cost" DECIMAL(9, 2), '
+            'line BIGINT, seen TIMESTAMPTZ, day DATE, token UUID, "blob" BLOB, "order" BIGINT)'
         )
         for made, expected in found.items():
             assert made == expected
