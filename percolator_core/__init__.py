@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, RenamedFrom, Table, Unique
     from percolator_core.transaction.snapshot import Snapshot
     from percolator_core.transaction.transaction import Transaction
+    from percolator_core.views.decorator import view_function
+    from percolator_core.views.functions import avg, count, max_, min_, sql, sum_
+    from percolator_core.views.view import View
     from percolator_core.worker import Worker
 
 __version__ = "0.1.0"
@@ -77,12 +80,20 @@ __all__ = [
     "UnknownColumn",
     "UnknownTable",
     "Version",
+    "View",
     "Worker",
+    "avg",
     "backup",
     "col",
     "connect",
+    "count",
+    "max_",
+    "min_",
     "observer",
     "restore",
+    "sql",
+    "sum_",
+    "view_function",
 ]
 
 # A name is imported when it is first used: ``percolator --help`` loads neither Redis nor networkx.
@@ -118,6 +129,9 @@ __getattr__, __dir__ = lazily(
         "store.durability": ("Durability",),
         "tables.model": ("Hash", "Indexed", "PrimaryKey", "Range", "RenamedFrom", "Table", "Unique"),
         "transaction.transaction": ("Transaction",),
+        "views.decorator": ("view_function",),
+        "views.functions": ("avg", "count", "max_", "min_", "sql", "sum_"),
+        "views.view": ("View",),
         "worker": ("Worker",),
     },
 )

@@ -31,7 +31,8 @@ NAMES = [
         "TransactionConflict",
         "UnknownColumn",
     ),
-    *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore"),
+    *("UnknownTable", "Version", "Worker", "backup", "col", "connect", "restore", "view_function"),
+    *("View", "avg", "count", "max_", "min_", "sql", "sum_"),
 ]
 ANNOTATIONS = ["Indexed", "PrimaryKey", "Unique"]
 """Names that stand in annotations only; they have no name of their own."""

@@ -2,7 +2,8 @@
 
 A chain is a folder with ``chain.yaml`` and one YAML file per observer: every other ``*.yaml`` or ``*.yml``
 file in it declares an observer. Subfolders and hidden files are ignored. ``chain.yaml`` may also name modules
-with functions that ``@observer`` declares. A notebook or a test makes a chain of such functions alone.
+with functions that ``@observer`` declares, and modules with views and their functions. A notebook or a
+test makes a chain without a folder.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Chain:
     With ``trace``, each run records the cells that it writes. ``schemas`` are the modules of the typed
     tables. ``models``, by table name, is empty if the project's code was not imported. ``bases`` has the
     declared bases by table. ``scheduling`` is the ``airflow:`` block. ``has_folder`` is false for a chain of
-    `Chain.of`, whose ``path`` is the current folder. ``views`` has the plans of the views by name.
+    `Chain.of`, whose ``path`` is the current folder. ``views`` has the plans of the views by name,
+    ``view_modules`` the modules with views and functions in Python.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Chain:
     scheduling: Scheduling = field(default_factory=Scheduling, repr=False)
     has_folder: bool = field(default=True, repr=False)
     views: Mapping[str, ViewPlan] = field(default_factory=dict, repr=False)
+    view_modules: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: str | PathLike[str], import_functions: bool = True) -> Chain:
@@ -96,6 +99,7 @@ class Chain:
         *,
         models: Iterable[type[Table]] = (),
         tables: Mapping[str, Mapping[str, Any]] | None = None,
+        views: Iterable[object] = (),
         trace: bool = False,
     ) -> Chain:
         """Return a chain of functions, without a folder: for notebooks, scripts and tests.
@@ -109,13 +113,15 @@ class Chain:
             models: the typed tables.
             tables: the raw tables, with settings as in ``chain.yaml``:
                 ``{"queue": {"tablets": 1, "notify_only": ["added"]}}``.
+            views: subclasses of `percolator_core.View`, functions that `percolator_core.view_function`
+                declares, or modules with both.
             trace: each run records the cells that it writes.
 
         Raises:
-            ConfigurationError: one line per problem, with the file and line of the function.
+            ConfigurationError: one line per problem, with the file and line of the function or class.
             CyclicChain: the only problems are cycles.
         """
-        loaded = declare(name, observers, models, tables or {}, trace=trace)
+        loaded = declare(name, observers, models, tables or {}, views, trace=trace)
         return cls._made(loaded, Path(), has_folder=False)
 
     @classmethod
@@ -136,6 +142,7 @@ class Chain:
             declared.airflow,
             has_folder,
             loaded.views,
+            declared.views,
         )
 
     def folder(self, purpose: str) -> Path:

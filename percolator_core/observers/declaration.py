@@ -33,6 +33,8 @@ from percolator_core.observers.rules import Declaration, Duration, Length, Size
 from percolator_core.observers.scheduling import Scheduling
 from percolator_core.observers.yaml_file import describe, quoted
 
+CHAIN_FILE: Final = "chain.yaml"
+
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_PATTERN: Final = r"^[^.]+\..+$"
 OBSERVED_PATTERN: Final = r"^[^.]+(\..+)?$"
@@ -249,6 +251,11 @@ class ChainDeclaration(Declaration):
         (),
         description="The module with functions that '@observer' declares, such as webindex.observers, or a "
         "list of modules. They are observers of the chain beside those of YAML files.",
+    )
+    views: Modules = Field(
+        (),
+        description="The module with subclasses of 'View' and functions that '@view_function' declares, such "
+        "as webindex.views, or a list of modules. The views are views of the chain beside those in SQL.",
     )
     trace: StrictBool = Field(
         False, description="Runs record what they write, for 'percolator trace'; costs some bytes per cell."

@@ -96,14 +96,20 @@ def marked(value: object) -> Marked | None:
     return found if isinstance(found, Marked) else None
 
 
-def declared_in(module: object, names: Iterable[str]) -> dict[str, Marked]:
-    """Return the declarations of a module's own functions, without those with these ``names``."""
+M = TypeVar("M")
+
+
+def declared_in(module: object, names: Iterable[str], mark_of: Callable[[object], M | None]) -> dict[str, M]:
+    """Return the declarations of a module's own functions, without those with these ``names``.
+
+    ``mark_of`` returns the declaration of an object, None if it has none.
+    """
     own = {name: value for name, value in vars(module).items() if name not in set(names)}
     taken = {id(getattr(module, name, None)) for name in names}
     return {
         name: found
         for name, value in own.items()
-        if (found := marked(value)) is not None
+        if (found := mark_of(value)) is not None
         and id(value) not in taken
         and getattr(value, "__module__", None) == getattr(module, "__name__", "")
     }

@@ -41,6 +41,7 @@ _PATTERNS: Final = {
     "tables": "is not a table's name; write one without dots",
     "schemas": "is not a module's name; write for instance schemas.webindex",
     "observers": "is not a module's name; write for instance webindex.observers",
+    "views": "is not a module's name; write for instance webindex.views",
 }
 _TYPES: Final = {
     "string_type": "text",

@@ -72,7 +72,7 @@ def not_imported(name: str) -> ObserverFunction:
 
 
 def import_models(name: str) -> Models:
-    """Return the models in a module, also those that it imports.
+    """Return the models of tables in a module, also those that it imports.
 
     Raises ValueError if the module cannot be imported or has no table, two of its models have the same table,
     or a model is invalid.

@@ -7,15 +7,13 @@ known only if the project's code may run.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
 from percolator_core.layout.keys import EVERY_COLUMN
-from percolator_core.observers.declaration import ChainDeclaration, ObserverDeclaration
+from percolator_core.observers.declaration import CHAIN_FILE, ChainDeclaration, ObserverDeclaration
 from percolator_core.observers.explain import validate
 from percolator_core.observers.graph import build_graph, undeclared_cycles
 from percolator_core.observers.imports import (
@@ -27,49 +25,22 @@ from percolator_core.observers.imports import (
 )
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.parts import Known, problems_of
-from percolator_core.observers.python_file import find_file
 from percolator_core.observers.python_observers import Read, of_functions, of_modules
+from percolator_core.observers.python_views import views_of_chain, views_of_objects
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
-from percolator_core.views.files import view_digests, view_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column
+    from percolator_core.observers.python_views import DeclaredViews
     from percolator_core.tables.model import Table
     from percolator_core.views.plan import ViewPlan
-
-CHAIN_FILE: Final = "chain.yaml"
-
-
-def stamps(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return the files of a chain's declarations and their modification times (ns), to detect a change.
-
-    These are its YAML files, and the modules with its observers; not the modules that those import.
-    """
-    found = set()
-    files = [*folder.glob("*.y*ml")]
-    with suppress(OSError):
-        files += _modules_of(folder, (folder / CHAIN_FILE).stat().st_mtime_ns)
-    for file in files:
-        # Another process may remove the file at this moment.
-        with suppress(OSError):
-            found.add((file.name if file.parent == folder else str(file), file.stat().st_mtime_ns))
-    return frozenset(found)
-
-
-@lru_cache(maxsize=256)
-def _modules_of(folder: Path, _stamp: int) -> tuple[Path, ...]:
-    """Return the files of the modules that ``chain.yaml`` names under ``observers``."""
-    problems = Problems()
-    file = read_yaml(folder / CHAIN_FILE, problems)
-    chain = None if file is None else validate(ChainDeclaration, file, problems)
-    names = () if chain is None else chain.observers
-    return tuple(place for name in names if (place := find_file(name, folder)) is not None)
 
 
 class Loaded(NamedTuple):
@@ -94,15 +65,15 @@ class _Tables:
     views: Mapping[str, ViewPlan] = field(default_factory=dict)
     observers: Sequence[Observer] = ()
 
-    def with_views(self, folder: Path, problems: Problems) -> _Tables:
-        """Return the tables with those of the views in a chain's folder."""
+    def with_views(self, views: DeclaredViews, problems: Problems) -> _Tables:
+        """Return the tables with those of the chain's views."""
         # The parser of SQL takes long to import, and most chains have no views.
         from percolator_core.observers.view_observers import observers_of, tables_of, views_of
 
-        plans = views_of(folder, self.known, problems)
-        models = Models({**self.models, **{name: plan.model for name, plan in plans.items()}})
+        plans = views_of(views, self.known, problems)
+        models = Models({**self.models, **{name: views.model(plan) for name, plan in plans.items()}})
         known = {**self.known, **tables_of(plans.values())}
-        observers = [one for plan in plans.values() for one in observers_of(plan, folder)]
+        observers = [one for plan in plans.values() for one in observers_of(plan, views.path(plan.name))]
         return _Tables(known, models, self.complete, plans, observers)
 
 
@@ -122,15 +93,16 @@ def load_declarations(folder: Path, import_functions: bool) -> Loaded:
     if chain is not None and chain_file is not None:
         read += of_modules(chain.observers, chain_file, folder, import_functions, problems)
     declared = _validated(read, import_functions, problems)
-    has_views = bool(view_files(folder))
-    if has_views and tables.complete:
-        tables = tables.with_views(folder, problems)
-    if not files and not has_views and not (chain and chain.observers):
+    before = len(problems.lines)
+    views = views_of_chain(folder, chain, chain_file, import_functions, problems)
+    if views and tables.complete and len(problems.lines) == before:
+        tables = tables.with_views(views, problems)
+    if not files and not views and not (chain and (chain.observers or chain.views)):
         example = folder / "parse.yaml"
         problems.add(
             f"{folder}: has no observers; add one file per observer beside {CHAIN_FILE}, such as {example}"
         )
-    return _loaded(chain, chain_file, tables, declared, problems, folder)
+    return _loaded(chain, chain_file, tables, declared, problems, views.digests)
 
 
 def declare(
@@ -138,6 +110,7 @@ def declare(
     observers: Iterable[object],
     models: Iterable[type[Table]],
     tables: Mapping[str, Mapping[str, Any]],
+    views: Iterable[object],
     *,
     trace: bool,
 ) -> Loaded:
@@ -153,9 +126,12 @@ def declare(
         typed = {table: definition_of(one) for table, one in given.items()}
         known = _Tables(_raw_tables(chain) | typed, given, complete=True)
     declared = _validated(of_functions(observers, problems), True, problems)
-    if not declared and not problems.lines:
-        problems.add("Chain.of: observers: is empty; give functions that '@observer' declares")
-    return _loaded(chain, file, known, declared, problems)
+    given_views = views_of_objects(views, problems)
+    if not declared and not given_views and not problems.lines:
+        problems.add("Chain.of: observers: is empty; give functions that '@observer' declares, or views")
+    if given_views and known.complete and not problems.lines:
+        known = known.with_views(given_views, problems)
+    return _loaded(chain, file, known, declared, problems, given_views.digests)
 
 
 def _loaded(  # noqa: PLR0917
@@ -164,7 +140,7 @@ def _loaded(  # noqa: PLR0917
     tables: _Tables,
     declared: list[_Declared],
     problems: Problems,
-    folder: Path | None = None,
+    view_digests: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Check declarations against each other. Raises ConfigurationError with all problems."""
     _refuse_shared_names(declared, problems)
@@ -187,8 +163,7 @@ def _loaded(  # noqa: PLR0917
     _refuse_cycles(graph, {found.observer.observer: found.file for found in declared}, problems)
     problems.raise_if_any()
     assert chain is not None, "raise_if_any has raised for a chain that could not be read"
-    digests = {} if folder is None else view_digests(folder)
-    return Loaded(chain, definitions, tables.models, observers, graph, tables.views, digests)
+    return Loaded(chain, definitions, tables.models, observers, graph, tables.views, view_digests)
 
 
 def _observer_files(folder: Path, problems: Problems) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Read the observers that a Python module declares with ``@observer``, without running the module.
+"""Read what a Python module declares with a decorator such as ``@observer``, without running the module.
 
 A decorator is found above a ``def`` at the top level of the module. Its arguments are literals, names of
 constants of the module, or columns of models such as ``Offer.price``. For a column the class of the model is
@@ -10,17 +10,19 @@ project's packages.
 from __future__ import annotations
 
 import ast
+import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
 from percolator_core.observers.yaml_file import YamlFile, quoted
 
 _LIBRARY: Final = "percolator_core"
+_CONSTANT: Final = ast.Assign | ast.AnnAssign
 _DEEPEST: Final = 20
 """The longest way of imports from a name to its definition."""
 
@@ -33,7 +35,7 @@ class NotRead(ValueError):
         self.line = line
 
 
-class Observers(NamedTuple):
+class Declarations(NamedTuple):
     """The declarations of a module as the data of YAML files with lines, and the reasons why others are none.
 
     ``names`` are the functions of both.
@@ -56,27 +58,76 @@ def find_file(module: str, folder: Path) -> Path | None:
     return next((place / one for place in places for one in names if (place / one).is_file()), None)
 
 
-def read_observers(module: str, file: Path, folder: Path) -> Observers:
-    """Read the declarations in a module, in their order. ``folder`` is the chain's.
+Declare: TypeAlias = "Callable[[_Module, ast.FunctionDef | ast.AsyncFunctionDef, ast.Call], YamlFile]"
+"""Makes the data of a decorated function. Raises NotRead."""
+
+
+def read_observers(module: str, file: Path, folder: Path) -> Declarations:
+    """Read the observers of a module. Raises NotRead, as `_read`."""
+    return _read(_Module.of(module, file, folder), "observer", _observer)
+
+
+def read_views(module: str, file: Path, folder: Path) -> Declarations:
+    """Read the functions for views, and the `View` classes, of a module. Raises NotRead, as `_read`."""
+    source = _Module.of(module, file, folder)
+    found = _read(source, "view_function", _view_function)
+    for node in source.tree.body:
+        if isinstance(node, ast.ClassDef) and any(source.is_of_library(one, "View") for one in node.bases):
+            found.names.add(node.name)
+            try:
+                found.files.append(_view(source, node))
+            except NotRead as error:
+                found.unread.append(error)
+    return found
+
+
+def _read(source: _Module, decorated: str, declare: Declare) -> Declarations:
+    """Read the declarations in a module, in their order. ``decorated`` is the decorator's name.
 
     Raises NotRead if the file cannot be read, or is no Python.
     """
-    source = _Module.of(module, file, folder)
-    found = Observers([], [], set())
+    found = Declarations([], [], set())
     for node in source.tree.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and source.is_observer(decorator.func):
+            if isinstance(decorator, ast.Call) and source.is_of_library(decorator.func, decorated):
                 found.names.add(node.name)
                 try:
-                    found.files.append(_declaration(source, node, decorator))
+                    found.files.append(declare(source, node, decorator))
                 except NotRead as error:
                     found.unread.append(error)
     return found
 
 
-def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+def _observer(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+    data: dict[str, Any] = {"version": 1, "observer": node.name, "function": f"{module.name}:{node.name}"}
+    description = (ast.get_docstring(node) or "").partition("\n")[0]
+    if description:
+        data["description"] = description
+    columns = ast.List(elts=call.args, ctx=ast.Load(), lineno=call.lineno, col_offset=0)
+    return _file(module, node, data, {"observe": columns, **_arguments(call)})
+
+
+def _view_function(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> YamlFile:
+    if call.args:
+        raise NotRead(call.args[0].lineno, "the arguments of '@view_function' have names; write revision=2")
+    return _file(module, node, {"function": node.name}, _arguments(call))
+
+
+def _view(module: _Module, node: ast.ClassDef) -> YamlFile:
+    """Return the name of a view, its class, and a digest of the text of the class and of its constants."""
+    name = _arguments(node).get("name")
+    if name is None:
+        raise NotRead(node.lineno, f'the view has no name; write class {node.name}(View, name="…")')
+    used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    constants = [module.names[one] for one in sorted(used & module.names.keys())]
+    texts = [module.text(one) for one in (node, *constants) if isinstance(one, ast.ClassDef | _CONSTANT)]
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return _file(module, node, {"class": node.name, "digest": digest}, {"view": name})
+
+
+def _arguments(call: ast.Call | ast.ClassDef) -> dict[str, ast.expr]:
     values: dict[str, ast.expr] = {}
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -84,13 +135,18 @@ def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, 
                 keyword.value.lineno, "'**' cannot be read without running code; name each argument"
             )
         values[keyword.arg] = keyword.value
-    data: dict[str, Any] = {"version": 1, "observer": node.name, "function": f"{module.name}:{node.name}"}
-    description = (ast.get_docstring(node) or "").partition("\n")[0]
-    if description:
-        data["description"] = description
+    return values
+
+
+def _file(
+    module: _Module,
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+    data: dict[str, Any],
+    values: dict[str, ast.expr],
+) -> YamlFile:
+    """Add the values of arguments to the data of a function, and return it as that of a YAML file."""
     lines = dict.fromkeys(data, (node.lineno, _scalar(node.lineno)))
-    columns = ast.List(elts=call.args, ctx=ast.Load(), lineno=call.lineno, col_offset=0)
-    for argument, value in (("observe", columns), *values.items()):
+    for argument, value in values.items():
         key = "observer" if argument == "name" else argument
         data[key], root = module.value(value, ".*" if argument in {"reads", "writes"} else "")
         lines[key] = (value.lineno, root)
@@ -100,28 +156,37 @@ def _declaration(module: _Module, node: ast.FunctionDef | ast.AsyncFunctionDef, 
 
 @dataclass(slots=True)
 class _Module:
-    """The syntax tree of a module; ``names`` has the top-level statement that defines each name."""
+    """The syntax tree of a module; ``names`` has the top-level statement that defines each name.
+
+    ``lines`` are those of the file.
+    """
 
     name: str
     file: Path
     folder: Path
     tree: ast.Module
+    lines: list[bytes] = field(default_factory=list)
     names: dict[str, ast.stmt] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, file: Path, folder: Path) -> _Module:
         try:
-            tree = ast.parse(file.read_bytes())
+            source = file.read_bytes()
+            tree = ast.parse(source)
         except SyntaxError as error:
             raise NotRead(error.lineno or 0, f"is no Python: {error.msg}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise NotRead(0, f"cannot be read: {error}") from None
-        return cls(name, file, folder, tree, dict(_definitions(tree.body)))
+        return cls(name, file, folder, tree, source.splitlines(), dict(_definitions(tree.body)))
 
-    def is_observer(self, node: ast.expr) -> bool:
-        """Return True for the decorator of this library, under whatever name it is imported."""
+    def text(self, node: ast.stmt) -> str:
+        """Return the lines of a statement."""
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno]).decode(errors="replace")
+
+    def is_of_library(self, node: ast.expr, name: str) -> bool:
+        """Return True for an object of this library, under whatever name it is imported."""
         place = self._place(node)
-        return place is not None and place[0].partition(".")[0] == _LIBRARY and place[1] == "observer"
+        return place is not None and place[0].partition(".")[0] == _LIBRARY and place[1] == name
 
     def value(self, node: ast.expr, of_table: str) -> tuple[Any, yaml.Node]:
         """Return the value of an argument, and a YAML node with its lines.

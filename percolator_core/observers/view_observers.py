@@ -3,39 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from percolator_core.errors import ConfigurationError
 from percolator_core.layout.keys import EVERY_COLUMN, view_observer
 from percolator_core.notifications.queue import ADDED
 from percolator_core.observers.observer import Observer
 from percolator_core.schema.definitions import TableDefinition
-from percolator_core.views.files import VIEWS
+from percolator_core.tables.model import definition_of
 from percolator_core.views.loading import read_views
+from percolator_core.views.python_functions import ViewFunction
 from percolator_core.views.runs import GROUPS, ROWS, ViewRuns
 from percolator_core.views.sinks import RowSink
 from percolator_core.views.stored import groups_table
+from percolator_core.views.view import declared_view
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from percolator_core.observers.observer import Column
+    from percolator_core.observers.python_views import DeclaredViews
     from percolator_core.observers.yaml_file import Problems
     from percolator_core.views.plan import ViewPlan
 
 _FUNCTION: Final = "percolator_core.views.runs:ViewRuns"
 
 
-def views_of(folder: Path, tables: Mapping[str, TableDefinition], problems: Problems) -> dict[str, ViewPlan]:
-    """Return the plans of the views in a chain's folder, by name.
+def views_of(
+    views: DeclaredViews, tables: Mapping[str, TableDefinition], problems: Problems
+) -> dict[str, ViewPlan]:
+    """Return the plans of a chain's views, by name.
 
     ``tables`` has the tables of the chain, without those of views.
     """
-    found = read_views(folder, {name: one for name, one in tables.items() if one.is_typed})
+    functions: dict[str, ViewFunction] = {}
+    before = len(problems.lines)
+    for one in views.functions.values():
+        if one.function is not None:
+            try:
+                functions[one.name] = ViewFunction.of(one.name, one.function, one.revision)
+            except ConfigurationError as error:
+                problems.add(one.file.problem((), str(error)))
+    if len(problems.lines) > before:
+        return {}
+    typed = {name: one for name, one in tables.items() if one.is_typed}
+    classes = {name: one.model for name, one in views.classes.items() if one.model is not None}
+    declared = [made for model in classes.values() if (made := declared_view(model)) is not None]
+    found = read_views(views.folder, typed, functions, declared)
     for line in found.problems:
         problems.add(line)
     plans = {plan.name: plan for plan in found.plans}
     for plan in plans.values():
         for line in _complaints(plan, tables):
-            problems.add(f"{_file(folder, plan)}:1:1: {line}")
+            problems.add(views.problem(plan.name, line))
+        if plan.name in classes and definition_of(classes[plan.name]) != plan.definition:
+            what = "it reads other models than those of the chain; import the models of 'schemas'"
+            problems.add(views.problem(plan.name, what))
     return plans
 
 
@@ -64,9 +87,12 @@ def tables_of(plans: Iterable[ViewPlan]) -> dict[str, TableDefinition]:
     return found
 
 
-def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
-    """Return the observers of a view: one of the rows of its sources and, if it has groups, one of those."""
-    runs, groups, file = ViewRuns(plan), groups_table(plan.name), _file(folder, plan)
+def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
+    """Return the observers of a view: one of the rows of its sources and, if it has groups, one of those.
+
+    ``file`` is the file that declares the view.
+    """
+    runs, groups = ViewRuns(plan), groups_table(plan.name)
     every: Column = (plan.name, EVERY_COLUMN)
     is_direct = isinstance(plan.sink, RowSink)
     reads = tuple((table, name) for table in plan.sources for name in sorted(plan.reads(table)))
@@ -96,7 +122,3 @@ def observers_of(plan: ViewPlan, folder: Path) -> list[Observer]:
         description=f"writes the rows of the view {plan.name}",
     )
     return [rows, fold]
-
-
-def _file(folder: Path, plan: ViewPlan) -> Path:
-    return folder / VIEWS / f"{plan.name}.sql"

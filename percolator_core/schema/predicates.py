@@ -58,11 +58,12 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison(Predicate):
-    """True if ``column op value``. The value has the column's Python type."""
+    """True if ``column op value``. ``model`` is the class that was asked for the column, if it is known."""
 
     column: str
     op: Operator
     value: Any
+    model: type | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +72,7 @@ class In(Predicate):
 
     column: str
     values: tuple[Any, ...]
+    model: type | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +80,7 @@ class IsNull(Predicate):
     """True if the column has no value."""
 
     column: str
+    model: type | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,22 +108,22 @@ class ColumnExpression:
         self.model = model
 
     def __eq__(self, other: object) -> Predicate:  # type: ignore[override]
-        return IsNull(self.name) if other is None else Comparison(self.name, "=", other)
+        return self.is_null() if other is None else Comparison(self.name, "=", other, self.model)
 
     def __ne__(self, other: object) -> Predicate:  # type: ignore[override]
-        return Not(IsNull(self.name)) if other is None else Comparison(self.name, "!=", other)
+        return self.is_not_null() if other is None else Comparison(self.name, "!=", other, self.model)
 
     def __lt__(self, other: object) -> Predicate:
-        return Comparison(self.name, "<", other)
+        return Comparison(self.name, "<", other, self.model)
 
     def __le__(self, other: object) -> Predicate:
-        return Comparison(self.name, "<=", other)
+        return Comparison(self.name, "<=", other, self.model)
 
     def __gt__(self, other: object) -> Predicate:
-        return Comparison(self.name, ">", other)
+        return Comparison(self.name, ">", other, self.model)
 
     def __ge__(self, other: object) -> Predicate:
-        return Comparison(self.name, ">=", other)
+        return Comparison(self.name, ">=", other, self.model)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -129,16 +132,20 @@ class ColumnExpression:
         if isinstance(values, str | bytes):
             raise TypeError(f"{self.name}: in_ takes a list of values, not one {type(values).__name__}")
         wanted = tuple(values)
-        some = In(self.name, tuple(value for value in wanted if value is not None))
-        return some if len(some.values) == len(wanted) else some | IsNull(self.name)
+        some = In(self.name, tuple(value for value in wanted if value is not None), self.model)
+        return some if len(some.values) == len(wanted) else some | self.is_null()
 
     def is_null(self) -> Predicate:
         """Return the predicate "the column has no value"."""
-        return IsNull(self.name)
+        return IsNull(self.name, self.model)
+
+    def is_not_null(self) -> Predicate:
+        """Return the predicate "the column has a value"."""
+        return Not(self.is_null())
 
     def startswith(self, prefix: str | bytes) -> Predicate:
         """Return the predicate "the column's text or bytes start with ``prefix``"."""
-        return Comparison(self.name, "^=", prefix)
+        return Comparison(self.name, "^=", prefix, self.model)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"the column {self.name} is no predicate: write a comparison, such as == True")
@@ -161,10 +168,8 @@ def col(column: object) -> ColumnExpression:
 def _joined(how: Literal["and", "or"], left: Predicate, right: object) -> Predicate:
     if not isinstance(right, Predicate):
         raise TypeError(f"{shown(right)} is no predicate: put each comparison into parentheses")
-    parts: list[Predicate] = []
-    for part in (left, right):
-        parts += part.parts if isinstance(part, Joined) and part.how == how else (part,)
-    return Joined(how, tuple(parts))
+    sides = [one.parts if isinstance(one, Joined) and one.how == how else (one,) for one in (left, right)]
+    return Joined(how, (*sides[0], *sides[1]))
 
 
 Cells: TypeAlias = Callable[[str], bytes | None]
@@ -311,8 +316,7 @@ def bounds_of(bound: Bound | None) -> dict[str, Bounds]:
     """Return, by column, the bounds that follow from the `required` tests."""
     found: dict[str, Bounds] = {}
     for test in required(bound):
-        narrowed = _narrowed(found.get(test.column, Bounds()), test)
-        if narrowed is not None:
+        if (narrowed := _narrowed(found.get(test.column, Bounds()), test)) is not None:
             found[test.column] = narrowed
     return found
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from percolator_core.observers.project_modules import LIBRARY, modules_of, shadowed_modules, take_out
+from percolator_core.views.files import view_files
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -51,11 +52,12 @@ class Project:
         """Collect a project from the folder ``code``, and broadcast it if executors need the archive."""
         code, folder = code.resolve(), chain.folder("Spark").resolve()
         functions = [observer.function_name for observer in chain.observers.values()]
-        names = imported_names(code, [*functions, *chain.schemas])
+        names = imported_names(code, [*functions, *chain.schemas, *chain.view_modules])
         files = {
             f"{_CODE}/{path.relative_to(code)}": path for name in names for path in _files_of(code, name)
         }
-        files |= {f"{_CHAIN}/{path.name}": path for path in sorted(folder.glob("*.y*ml")) if path.is_file()}
+        declared = [*sorted(folder.glob("*.y*ml")), *view_files(folder)]
+        files |= {f"{_CHAIN}/{path.relative_to(folder)}": path for path in declared if path.is_file()}
         archive = None if shares_files(spark.master or "") else spark.broadcast(_packed(files))
         return cls(str(code), str(folder), names, _digest(code, files), archive)
 

@@ -100,17 +100,19 @@ class Range:
         return f"Range({self.column!r}, splits={list(self.splits)!r})"
 
 
-class _TableType(_ModelType):
+class TableType(_ModelType):
     """Gives the class an attribute for each column."""
 
     def __getattr__(cls, name: str) -> Any:  # noqa: N805 - a metaclass
         fields = cls.__dict__.get("__pydantic_fields__", ())  # missing during the creation of the class
         if name in fields:
             return ColumnExpression(name, cls)
+        if fields and not name.startswith("_"):
+            raise AttributeError(f"{cls.__name__} has no column {name!r}: it has {', '.join(fields)}")
         return super().__getattr__(name)  # type: ignore[misc]
 
 
-class Table(BaseModel, metaclass=_TableType):
+class Table(BaseModel, metaclass=TableType):
     """A row of a typed table; each subclass with a ``name`` is a table.
 
     The class has these arguments: ``name``, the name of the table; ``partition``, rules over key columns, by
@@ -126,6 +128,7 @@ class Table(BaseModel, metaclass=_TableType):
     _definition: ClassVar[TableDefinition | None] = None
     _key: ClassVar[_Key | None] = None
     _each: ClassVar[Any] = None
+    _is_view: ClassVar[bool] = False
 
     def __init_subclass__(
         cls,
@@ -218,8 +221,13 @@ def _key(model: type[Table]) -> _Key:
 
 
 def is_table(model: type) -> bool:
-    """Return True for a subclass of `Table` that has a name."""
-    return issubclass(model, Table) and model.__dict__.get("_arguments") is not None
+    """Return True for a subclass of `Table` that has a name and is no view."""
+    return issubclass(model, Table) and model.__dict__.get("_arguments") is not None and not is_view(model)
+
+
+def is_view(model: type) -> bool:
+    """Return True for a model of a view's rows that a class declares."""
+    return issubclass(model, Table) and model._is_view  # noqa: SLF001 - of this module
 
 
 def definition_of(model: type[Table]) -> TableDefinition:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from percolator_core.errors import ConfigurationError
 from percolator_core.observers import Chain
-from percolator_core.observers.loading import stamps
+from percolator_core.observers.stamps import stamps
 
 if TYPE_CHECKING:
     from percolator_core.ui.host import ShownChain

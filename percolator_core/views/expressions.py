@@ -154,7 +154,9 @@ class Compiler:
             mend = "a view has no parameters: write the value"
         elif isinstance(node, exp.Anonymous):
             self.report.refuse(
-                node, f"there is no function {node.this!r}: register it as a function of the views"
+                node,
+                f"there is no function {node.this!r}: use one of SQL, or declare it in Python with "
+                "'@view_function()', in a module that 'views' in chain.yaml names",
             )
         else:
             mend = "write it with the supported functions, or as a Python function"

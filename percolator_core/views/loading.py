@@ -1,8 +1,8 @@
-"""Read the views of a chain's folder: one file ``views/NAME.sql`` a view."""
+"""Plan the views of a chain: one file ``views/NAME.sql`` a view, and classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from percolator_core.views.plan import ViewPlan
 from percolator_core.views.planner import Parsed, plan_view
 from percolator_core.views.problems import Problem, ViewRefused
 from percolator_core.views.python_functions import ViewFunction
+from percolator_core.views.view import DeclaredView
 
 
 class Views(NamedTuple):
@@ -22,18 +23,21 @@ class Views(NamedTuple):
 
 
 def read_views(
-    folder: Path,
+    folder: Path | None,
     tables: Mapping[str, TableDefinition],
     functions: Mapping[str, ViewFunction] | None = None,
+    classes: Iterable[DeclaredView] = (),
 ) -> Views:
-    """Read and plan the views in ``folder/views``; a chain without that folder has none.
+    """Read and plan the views in ``folder/views``, if there are any, and those of ``classes``.
 
-    ``tables`` has the typed tables of the chain. A problem is ``file:line:column: text``; a view that reads a
-    view with a problem is left out without a problem of its own.
+    ``tables`` has the typed tables of the chain. A problem is ``file:line:column: text``, or that of a class
+    ``file:line: class.attribute: text``; a view that reads a view with a problem is left out without a
+    problem of its own.
     """
     problems: list[str] = []
     parsed: dict[str, Parsed] = {}
-    for path in view_files(folder):
+    by_class = {one.name: one for one in classes}
+    for path in () if folder is None else view_files(folder):
         try:
             one = Parsed(path.read_bytes().decode("utf-8-sig"), str(path), path.stem)
         except ViewRefused as refused:
@@ -42,16 +46,23 @@ def read_views(
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{path}: cannot be read: {error}; save it as UTF-8")
             continue
-        if one.name in tables:
-            problems.append(f"{path}:1:1: the chain has a table {one.name!r}, too: rename one of the two")
         parsed[one.name] = one
-    return _planned(parsed, dict(tables), functions or {}, problems)
+    places = {name: f"{one.label}:1:1" for name, one in parsed.items()}
+    for name, declared in by_class.items():
+        if name in parsed:
+            problems.append(f"{declared.place}: {parsed[name].label} is the view {name!r}, too: rename one")
+        parsed[name] = declared.parsed()
+        places[name] = declared.place
+    for name in sorted(parsed.keys() & tables.keys()):
+        problems.append(f"{places[name]}: the chain has a table {name!r}, too: rename one of the two")
+    return _planned(parsed, dict(tables), functions or {}, by_class, problems)
 
 
 def _planned(
     parsed: dict[str, Parsed],
     known: dict[str, TableDefinition],
     functions: Mapping[str, ViewFunction],
+    by_class: Mapping[str, DeclaredView],
     problems: list[str],
 ) -> Views:
     plans: list[ViewPlan] = []
@@ -77,7 +88,8 @@ def _planned(
         try:
             plan = plan_view(view, known, functions)
         except ViewRefused as refused:
-            problems += str(refused).splitlines()
+            of_class = by_class.get(ready)
+            problems += str(refused).splitlines() if of_class is None else of_class.problems(refused)
             failed.add(ready)
             continue
         plans.append(plan)

@@ -59,9 +59,9 @@ def view_definition(name: str, columns: Sequence[OutputColumn], key: Sequence[st
     return definition
 
 
-def view_model(definition: TableDefinition) -> type[Table]:
-    """Return a model of a view's table. Its `definition_of` equals the definition."""
-    fields: dict[str, Any] = {}
+def view_fields(definition: TableDefinition) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation and the default of each field of a view's model; ``...`` is no default."""
+    fields: dict[str, tuple[Any, Any]] = {}
     for column in definition.columns:
         kind = column_type(column.type)
         annotation = _PYTHON.get(column.type)
@@ -71,16 +71,23 @@ def view_model(definition: TableDefinition) -> type[Table]:
             annotation = operator.getitem(PrimaryKey, annotation)
         fields[column.name] = (Optional[annotation], None) if column.nullable else (annotation, ...)  # noqa: UP045
     # The fields of a model stand in the order of the columns, but its key in the order of the fields.
-    ordered = {name: fields[name] for name in (*definition.key, *fields)}
+    return {name: fields[name] for name in (*definition.key, *fields)}
+
+
+def view_partition(definition: TableDefinition) -> list[Hash]:
+    """Return the rule by which the rows of a view are divided."""
+    return [Hash(*definition.key, buckets=DEFAULT_TABLETS)]
+
+
+def view_model(definition: TableDefinition) -> type[Table]:
+    """Return a model of a view's table. Its `definition_of` equals the definition."""
+    fields: dict[str, Any] = view_fields(definition)
     title = "".join(part.capitalize() for part in definition.name.split("_")) or "View"
     return create_model(
         title,
         __base__=Table,
-        __cls_kwargs__={
-            "name": definition.name,
-            "partition": [Hash(*definition.key, buckets=DEFAULT_TABLETS)],
-        },
-        **ordered,
+        __cls_kwargs__={"name": definition.name, "partition": view_partition(definition)},
+        **fields,
     )
 
 

@@ -25,19 +25,19 @@ class ViewFunction:
     """A Python function for views. It must return the same value for the same arguments, always.
 
     ``parameters`` are the types of the arguments and whether each may be None. If an argument is null and may
-    not be None, the result is null, and the function is not called. ``revision`` is a text of the author's:
-    with another revision, views that call the function are filled anew.
+    not be None, the result is null, and the function is not called. With another ``revision``, views that
+    call the function count as changed.
     """
 
     name: str
     function: Callable[..., Any]
-    revision: str
+    revision: int
     parameters: tuple[tuple[str, bool], ...]
     kind: str
     nullable: bool
 
     @classmethod
-    def of(cls, name: str, function: Callable[..., Any], revision: str = "1") -> ViewFunction:
+    def of(cls, name: str, function: Callable[..., Any], revision: int = 1) -> ViewFunction:
         """Read the types from the annotations of a function.
 
         Raises ConfigurationError if an annotation is missing or no type of a column, or if SQL has a function
@@ -49,8 +49,17 @@ class ViewFunction:
         )
         if not isinstance(parsed, exp.Anonymous) or name.lower() in FUNCTIONS:
             raise ConfigurationError(f"{where}: SQL has a function or a word of that name: rename it")
-        hints = typing.get_type_hints(function, include_extras=True)
-        names = list(inspect.signature(function).parameters)
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except (NameError, TypeError) as error:
+            raise ConfigurationError(f"{where}: its annotations cannot be read: {error}") from None
+        parameters = inspect.signature(function).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}:
+                raise ConfigurationError(
+                    f"{where}: {parameter.name!r} gets no argument: write plain parameters"
+                )
+        names = list(parameters)
         for one in (*names, "return"):
             if one not in hints:
                 raise ConfigurationError(f"{where}: {one!r} has no type: annotate it, such as 'text: str'")
@@ -97,12 +106,15 @@ def _compiled(found: ViewFunction, parts: Sequence[Typed]) -> Typed:
         arguments = [one(rows) for one in values]
         if any(one is None and is_strict for one, is_strict in zip(arguments, strict, strict=True)):
             return None
-        made = function(*arguments)
-        if made is None:
-            if not found.nullable:
-                raise TypeError(f"{found.name} returned None: annotate it as '-> … | None'")
-        else:
-            encode(made)  # refuses a value of another type
+        try:
+            made = function(*arguments)
+            if made is not None:
+                encode(made)  # refuses a value of another type
+        except Exception as error:
+            # Whatever the function raises, only this row has no result.
+            raise ValueError(f"{found.name}: {type(error).__name__}: {error}") from error
+        if made is None and not found.nullable:
+            raise ValueError(f"{found.name} returned None: annotate it as '-> … | None'")
         return made
 
     skipped = any(one.nullable and is_strict for one, is_strict in zip(parts, strict, strict=True))

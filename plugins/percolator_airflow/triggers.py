@@ -23,7 +23,7 @@ from percolator_airflow.hook import PercolatorHook
 from percolator_core.admin.demand import Demand, demand
 from percolator_core.database import connect
 from percolator_core.errors import ConfigurationError, PercolatorError
-from percolator_core.observers.loading import stamps
+from percolator_core.observers.stamps import stamps
 
 if TYPE_CHECKING:
     from percolator_core.database import Database

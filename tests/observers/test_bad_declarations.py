@@ -320,7 +320,7 @@ CHAINS = {
         "version: 1\nchain: web\ntabels: {}\ntables: {documents: {tablet: 3}}\n",
         (
             "chain.yaml:3: tabels: is not a known key; the known keys are version, chain, schemas, "
-            "tables, observers, trace, airflow\n"
+            "tables, observers, views, trace, airflow\n"
             "chain.yaml:4: tables.documents.tablet: is not a known key; did you mean 'tablets'?"
         ),
     ),

@@ -12,8 +12,8 @@ import pytest
 
 from percolator_core import Chain, ConfigurationError, CyclicChain, PrimaryKey, Table, observer
 from percolator_core.crew import Crew
-from percolator_core.observers.loading import stamps
 from percolator_core.observers.observer import Retry
+from percolator_core.observers.stamps import stamps
 from percolator_core.testing import run_until_idle
 
 if TYPE_CHECKING:

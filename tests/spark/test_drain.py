@@ -426,6 +426,32 @@ class Elsewhere:
         return archive
 
 
+def test_views_travel_with_their_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "drain_views.py").write_text(
+        "from percolator_core import view_function\n\n"
+        "@view_function()\ndef twice(n: int) -> int:\n    return 2 * n\n"
+    )
+    (tmp_path / "drain_models.py").write_text(
+        "from percolator_core import PrimaryKey, Table\n\n"
+        "class Item(Table, name='items'):\n    id: PrimaryKey[int]\n    n: int = 0\n"
+    )
+    (tmp_path / "chain" / "views").mkdir()
+    (tmp_path / "chain" / "views" / "doubled.sql").write_text(
+        "CREATE VIEW doubled AS SELECT id, twice(n) AS n FROM items"
+    )
+    file = tmp_path / "chain" / "chain.yaml"
+    file.write_text(f"{file.read_text()}schemas: drain_models\nviews: drain_views\n")
+    try:
+        project = Sent.of(Chain.load("chain"), tmp_path, Elsewhere())  # type: ignore[arg-type]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("drain_")]:
+            del sys.modules[name]
+    with zipfile.ZipFile(io.BytesIO(project.archive)) as archive:  # type: ignore[arg-type]
+        assert {"code/drain_views.py", "chain/views/doubled.sql"} <= set(archive.namelist())
+
+
 def test_schemas_travel_that_no_observer_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))

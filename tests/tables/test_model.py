@@ -316,6 +316,15 @@ def test_models_that_are_no_tables(fields: dict[str, Any], arguments: dict[str, 
         made(fields, **arguments)
 
 
+def test_a_column_that_a_model_lacks_is_named_with_those_that_it_has() -> None:
+    class Tea(Table, name="teas"):
+        id: PrimaryKey[int]
+        price: float = 0.0
+
+    with pytest.raises(AttributeError, match="Tea has no column 'prise': it has id, price"):
+        Tea.prise  # noqa: B018 - it raises
+
+
 def test_a_model_is_asked_for_its_definition_once() -> None:
     assert definition_of(Everything) is definition_of(Everything)
     with pytest.raises(TypeError, match="is no table: give a subclass of"):

@@ -203,7 +203,7 @@ def test_a_python_function_is_a_column() -> None:
         tables.rows["orders"][key] = cells
         runner.changed("orders", key)
     assert [row["x"] for row in runner.result()] == [6.0, 2.0, None]
-    assert plan.fingerprint != view(plan.sql, score=ViewFunction.of("score", score, revision="2")).fingerprint
+    assert plan.fingerprint != view(plan.sql, score=ViewFunction.of("score", score, revision=2)).fingerprint
 
 
 def test_a_null_that_a_python_function_does_not_take_is_its_result() -> None:
@@ -230,7 +230,9 @@ def test_a_python_function_that_returns_another_type_refuses_the_row() -> None:
     plan = view("SELECT shop, number, wrong(number) AS x FROM orders", wrong=ViewFunction.of("wrong", wrong))
     row = ["s"] * len(plan.branches[0].source.columns)
     row[plan.branches[0].source.columns.index("number")] = 1  # type: ignore[call-overload]
-    with pytest.raises(RowRefused, match=r"view v, orders row shop='s', number=1: '1' is no int"):
+    with pytest.raises(
+        RowRefused, match=r"view v, orders row shop='s', number=1: wrong: TypeError: '1' is no int"
+    ):
         plan.branches[0].contribution(b"s\x00\x01" + (2**63 + 1).to_bytes(8, "big"), (tuple(row),))
 
 
@@ -238,7 +240,21 @@ def bare(number):  # type: ignore[no-untyped-def]
     return number
 
 
+def unknown(number: NotThere) -> int:  # type: ignore[name-defined]  # noqa: F821 - it cannot be read
+    return 1
+
+
+def many(*numbers: int) -> int:
+    return len(numbers)
+
+
 def test_a_python_function_needs_types_and_a_name_of_its_own() -> None:
+    with pytest.raises(
+        ConfigurationError, match="annotations cannot be read: name 'NotThere' is not defined"
+    ):
+        ViewFunction.of("unknown", unknown)
+    with pytest.raises(ConfigurationError, match="'numbers' gets no argument: write plain parameters"):
+        ViewFunction.of("many", many)
     with pytest.raises(ConfigurationError, match="'number' has no type: annotate it"):
         ViewFunction.of("bare", bare)
     with pytest.raises(ConfigurationError, match="SQL has a function or a word of that name"):

@@ -14,8 +14,8 @@ from percolator_airflow.assets import table_asset
 from percolator_airflow.dags.document import document
 from percolator_airflow.names import PARTS, TAG, dag_ids
 from percolator_core.errors import ConfigurationError
+from percolator_core.observers.declaration import CHAIN_FILE
 from percolator_core.observers.explain import validate
-from percolator_core.observers.loading import CHAIN_FILE
 from percolator_core.observers.rules import Declaration
 from percolator_core.observers.scheduling import Scheduling, unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean
