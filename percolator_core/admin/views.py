@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.rerun import rerun
-from percolator_core.admin.status import backlog
+from percolator_core.admin.status import backlog, call
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
-from percolator_core.layout.keys import view_observer
+from percolator_core.layout.keys import dirty_key, view_observer
 from percolator_core.notifications.activation import active
-from percolator_core.observers import Chain
+from percolator_core.observers import Chain, Observer
 from percolator_core.schema.definitions import FILLED, MISSED, ViewRule
 from percolator_core.transaction.snapshot import Snapshot
 from percolator_core.views.filling import FillCounts, fill_rows
 from percolator_core.views.life import is_shown, record, version_of, versions
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.recompute import faults
-from percolator_core.views.runs import ROWS
+from percolator_core.views.runs import GROUPS, ROWS
 from percolator_core.views.versions import drop_version, show
 
-_IDLE: Final = 2
-_PAUSE: Final = 0.05
-"""A view is complete if nothing waits in so many looks in a row, with so many seconds between two of them."""
+_PAUSE: Final = 0.02
+"""Seconds between two looks for changes that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,25 +226,37 @@ def _until_complete(
     later = [one.name for one in read if not is_shown(db, one)]
     if later:
         raise ConfigurationError(f"{plan.name} reads {', '.join(later)}: fill that first")
-    own = tuple(view_observer(one.stored.name, "") for one in [plan, *read])
     deadline = None if timeout is None else time.monotonic() + timeout
-    nothing = 0
-    # A group's state may get a mark after it was counted: in a loop, once is not enough.
-    while nothing < _IDLE:
-        counts = backlog(db, chain)
-        left = sum(count for observer, count in counts.items() if observer.startswith(own))
-        nothing = 0 if left else nothing + 1
-        if progress is not None:
-            progress(left)
-        if left and deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(f"{left} changes of {plan.name} were left after {timeout:g} seconds")
-        db.store.sleep(_PAUSE)
-    failed = sum(one.observer.startswith(own) for one in Quarantine(db, chain).cells())
+    # Changes come to the view through its observers in this order.
+    names = [view_observer(one.stored.name, part) for one in [*read, plan] for part in (ROWS, GROUPS)]
+    for observer in [chain.observers[name] for name in names if name in chain.observers]:
+        for left in _unprocessed(db, observer):
+            if progress is not None:
+                progress(left)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{left} changes of {plan.name} were left after {timeout:g} seconds")
+            db.store.sleep(_PAUSE)
+    failed = sum(one.observer in names for one in Quarantine(db, chain).cells())
     if failed:
         raise ConfigurationError(
             f"{failed} changes of {plan.name} are in quarantine, and readers still see the earlier rows: "
             f"look at them by `percolator failed {chain.path}`, retry or discard them, and fill it again"
         )
+
+
+def _unprocessed(db: Database, observer: Observer) -> Iterator[int]:
+    """Yield the number of marks until the observer has processed all that were there at the call.
+
+    It has processed those of a tablet as soon as the tablet has none: writes may set new ones all the time.
+    """
+    tags = [tag for table, _ in observer.observe for tag in db.catalog.table(table).tags]
+    left = [dirty_key(tag, observer.name) for tag in tags]
+    while True:
+        sizes = call(db, [(b"ZCARD", key) for key in left])
+        left = [key for key, size in zip(left, sizes, strict=True) if size]
+        if not left:
+            return
+        yield sum(sizes)
 
 
 def _read_views(chain: Chain, plan: ViewPlan) -> list[ViewPlan]:

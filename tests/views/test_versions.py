@@ -111,6 +111,8 @@ def test_a_version_is_shown_only_when_nothing_waits(shop: Shop, tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="cheap is not filled"):
         swap(shop.db, shop.chain, "cheap")
     fill(shop.db, shop.chain, "cheap")
+    with shop.db.transaction() as t:
+        t.insert(shop.order(id=2, price=1.0, amount=3))
     with pytest.raises(TimeoutError, match="1 changes of cheap were left"):
         swap(shop.db, shop.chain, "cheap", timeout=0)
     shop.settle()
@@ -149,7 +151,7 @@ class _Died(Exception):
 
 
 STEPS = [
-    (views_module, "rerun"),
+    (views_module, "fill_rows"),
     (views_module, "record"),
     (versions_module, "raise_safe_points"),
     (versions_module, "record"),
