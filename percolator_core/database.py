@@ -209,8 +209,10 @@ class Database(Maintenance, Publishing, Migration):
         self.schema_changes.add_range(name, encoded)
 
     def tables(self) -> TableDefinitions:
-        """All tables, by name: a list of `TableDefinition`."""
-        return TableDefinitions(self.client.catalog.tables())
+        """All tables and views, by name: a list of `TableDefinition`."""
+        every = {one.name: one for one in self.client.catalog.tables()}
+        shown = {one.stored for name, one in every.items() if one.stored != name}
+        return TableDefinitions(one for name, one in every.items() if name not in shown)
 
     def drop_table(self, name: type[Table] | str) -> None:
         """Remove a table with its rows and indexes. The time is proportional to the number of rows.

@@ -49,7 +49,9 @@ def demand(db: Database, chain: Chain) -> Demand:
         StoreUnavailable: the store does not answer.
     """
     columns = {one.name: one.observe for one in chain.observers.values()}
-    places = [(name, dirty_key(tag, name)) for name, tag in observed_tablets(db, db.tables(), columns)]
+    places = [
+        (name, dirty_key(tag, name)) for name, tag in observed_tablets(db, db.catalog.tables(), columns)
+    ]
     clock = db.store.command(calls.now(db.store.keyspace.oracle))
     now, registered, *sizes = call(db, [clock, workers_command(db), *[(b"ZCARD", key) for _, key in places]])
     ahead = horizon(max((one.retry.max_backoff for one in chain.observers.values()), default=0))

@@ -127,7 +127,7 @@ class Quarantine:
         self._db = db
         self._chain = chain
         observed = {table for table, _ in chain.observed}
-        self.tables = {one.name: one for one in db.tables() if one.name in observed}
+        self.tables = {one.name: one for one in db.catalog.tables() if one.name in observed}
         """The definitions of the observed tables that exist, by name."""
         self._observed = {
             column: tuple(names) for column, names in chain.observed.items() if column[0] in self.tables

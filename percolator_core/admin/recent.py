@@ -66,7 +66,7 @@ def recent_runs(
         StoreUnavailable: the store does not answer.
     """
     catalog = db.catalog
-    existing = {definition.name for definition in db.tables()}
+    existing = {definition.name for definition in db.catalog.tables()}
     observed = {
         (table, column): [name for name in names if observers is None or name in observers]
         for (table, column), names in chain.observed.items()

@@ -310,6 +310,8 @@ class _Rerun:
     def _is_known(self, versions: Sequence[Version | None]) -> bool:
         """Return True if the observer has observed the cell, or will observe it."""
         observed, acked = versions[:2]
+        if self._observer.view is not None and acked is not None:
+            return True  # the row is gone, and the view may still have what it gave
         return (acked if self._observer.mode == "weak" else observed) is not None
 
     def _is_chosen(self, place: _Place, row: bytes, versions: Sequence[Version | None]) -> bool:

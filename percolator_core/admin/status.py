@@ -174,7 +174,7 @@ def backlog(db: Database, chain: Chain) -> dict[str, int]:
     without cycles is idle if all numbers are 0.
     """
     columns = {one.name: one.observe for generation in chain.order() for one in generation}
-    asked = observed_tablets(db, db.tables(), columns)
+    asked = observed_tablets(db, db.catalog.tables(), columns)
     counts = dict.fromkeys(columns, 0)
     sizes = call(db, [(b"ZCARD", dirty_key(tag, name)) for name, tag in asked])
     for (name, _), size in zip(asked, sizes, strict=True):

@@ -14,7 +14,6 @@ backup, all cells are read, and only the row sets whose cells have changed are w
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -42,9 +41,6 @@ Progress = Callable[[str, int, int], None]
 
 RESTORING: Final = b"restoring"
 """The chain's record has this field until a restore into the namespace is complete."""
-
-VIEWS: Final = "views"
-"""The part of a manifest's ``chain`` with the record of the plans that made the rows of views, as JSON."""
 
 _CHAIN_FIELDS: Final = ("digest", "observers", "observed")
 """The fields of the chain's record that a backup has."""
@@ -193,12 +189,7 @@ class _Run:
     def _chain(self) -> dict[str, str]:
         names = [name.encode() for name in _CHAIN_FIELDS]
         found = self._client.store.one((b"HMGET", self._client.store.keyspace.chain, *names))
-        fields = {
-            name: one.decode() for name, one in zip(_CHAIN_FIELDS, found, strict=True) if one is not None
-        }
-        flat = self._client.store.one((b"HGETALL", self._client.store.keyspace.views))
-        views = {name.decode(): one.decode() for name, one in zip(flat[::2], flat[1::2], strict=True)}
-        return fields | ({VIEWS: json.dumps(views, sort_keys=True)} if views else {})
+        return {name: one.decode() for name, one in zip(_CHAIN_FIELDS, found, strict=True) if one is not None}
 
     def _tablet(  # noqa: PLR0917
         self,

@@ -11,7 +11,6 @@ The steps, each of which can be repeated:
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from operator import itemgetter
 from typing import Final
 
 from percolator_core.archive import files
-from percolator_core.archive.backup import RESTORING, VIEWS, Progress
+from percolator_core.archive.backup import RESTORING, Progress
 from percolator_core.archive.cells import tablet_cells
 from percolator_core.archive.files import Line, Manifest, Mark, TabletFiles
 from percolator_core.base.location import Location
@@ -163,11 +162,7 @@ class _Restore:
             )
         self._store.call_durably((b"HSET", keys.chain, RESTORING, name))
         self._store.run(calls.advance(keys.oracle, manifest.timestamp))
-        views = json.loads(manifest.chain.get(VIEWS, "{}"))
-        if views:
-            flat = [part for pair in views.items() for part in pair]
-            self._store.call_durably((b"HSET", keys.views, *flat))
-        self._record({name: one for name, one in manifest.chain.items() if name not in {"digest", VIEWS}})
+        self._record({name: one for name, one in manifest.chain.items() if name != "digest"})
 
     def _record(self, fields: Mapping[str, str]) -> None:
         activation = self._client.oracle.timestamp()

@@ -25,7 +25,8 @@ def acknowledgements(
     the first one: a rerun for earlier revisions then finds the row.
     """
     # The acknowledgements of views stay in the store.
-    observers = [name for name in observed.get(handle.name, {}).get(EVERY_COLUMN, ()) if not is_of_view(name)]
+    every = handle.definition.observers(observed).get(EVERY_COLUMN, ())
+    observers = [name for name in every if not is_of_view(name)]
     if not observers:
         return {}
     value = Ack(image=pack_image(handle.image({MARKER: b"", **row.cells}))).pack()

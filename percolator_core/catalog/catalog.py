@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,8 +123,11 @@ class Catalog:
             return decode_column(encoded)
 
     def tables(self) -> list[TableDefinition]:
-        """Return the present definitions of all tables, sorted by name."""
-        return [entry.definition for entry in self.entries() if entry.is_published]
+        """Return the present definitions of all tables, sorted by name.
+
+        A view has two: one with the name of the view, and one with that of the version that it shows.
+        """
+        return [handle.definition for _, handle in sorted(self.refresh().items())]
 
     def entries(self) -> list[Entry]:
         """Return all present entries, sorted by name."""
@@ -137,9 +140,12 @@ class Catalog:
         return UnknownTable(f"there is no table {name!r} in the namespace {namespace!r}: create it first")
 
     def entry(self, name: str) -> Entry | None:
-        """Return a table's present entry, or None."""
+        """Return a table's present entry, or None; for a view, that of the version that it shows."""
         raw = self._store.one((b"HGET", self._store.keyspace.catalog, name))
-        return None if raw is None else _decode(raw)
+        if raw is None:
+            handle = self.refresh().get(name)
+            return None if handle is None else self.handles.entries.get(handle.definition.stored)
+        return _decode(raw)
 
     def add(self, definition: TableDefinition, pending: Mapping[str, Any], format_: str) -> tuple[Any, Entry]:
         """Add an entry with a new version, unless the table has an entry.
@@ -216,24 +222,40 @@ class Catalog:
             entry = _decode(raw)
             name = entry.definition.name
             tables.entries[name] = entry
-            if entry.is_published:
-                version, held = entry.writers_version, before.get(name)
-                if held is None or (held.definition, held.version) != (entry.definition, version):
-                    held = TableHandle(entry.definition, self._store, version)
-                tables[name] = held
+        for name, definition, version in _named(tables.entries):
+            held = before.get(name)
+            if held is None or (held.definition, held.version) != (definition, version):
+                held = TableHandle(definition, self._store, version)
+            tables[name] = held
         self.handles = tables
         self.due = looked + LOOKED_AT_EVERY
         return tables
 
     def tablets(self) -> list[tuple[str, bytes]]:
         """Return the table and the tag of every present tablet, sorted by table and number."""
-        return [(name, tag) for name, handle in sorted(self.refresh().items()) for tag in handle.tags]
+        tables = self.refresh()
+        return [(name, tag) for name in sorted(tables) if name in tables.entries for tag in tables[name].tags]
 
     def _find(self, name: str) -> TableHandle:
         handle = self.refresh().get(name)
         if handle is None:
             raise self.unknown_table(name)
         return handle
+
+
+def _named(entries: Mapping[str, Entry]) -> Iterator[tuple[str, TableDefinition, bytes]]:
+    """Yield the name, the definition and the version of each published table, and of each shown view."""
+    shown: dict[str, tuple[int, Entry]] = {}
+    for name, entry in entries.items():
+        if not entry.is_published:
+            continue
+        yield name, entry.definition, entry.writers_version
+        view = entry.definition.view
+        if view is not None and view.shown > shown.get(view.view, (0, entry))[0]:
+            shown[view.view] = view.shown, entry
+    for name, (_, entry) in shown.items():
+        if name not in entries:
+            yield name, entry.definition.with_(name=name), entry.writers_version
 
 
 def raise_safe_points(

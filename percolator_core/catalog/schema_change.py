@@ -40,7 +40,14 @@ from percolator_core.catalog.schema_change_steps import (
 from percolator_core.errors import ConfigurationError
 from percolator_core.schema.definition_changes import agrees, describe, with_range
 from percolator_core.schema.definition_checks import check_definition
-from percolator_core.schema.definitions import BaseRule, TableDefinition, from_json, index_definition, to_json
+from percolator_core.schema.definitions import (
+    DROPPED,
+    BaseRule,
+    TableDefinition,
+    from_json,
+    index_definition,
+    to_json,
+)
 from percolator_core.store import FORMAT
 
 
@@ -75,8 +82,11 @@ class SchemaChanges(ColumnChanges):
                 "shows how"
             )
 
-    def drop(self, name: str) -> None:
-        """Drop a table, its rows and its indexes in bounded steps; see `Database.drop_table`."""
+    def drop(self, name: str, *, of_view: bool = False) -> None:
+        """Drop a table, its rows and its indexes in bounded steps; see `Database.drop_table`.
+
+        ``of_view`` allows a table that belongs to a view.
+        """
         entry = self._catalog.entry(name)
         if entry is None:
             raise self._catalog.unknown_table(name)
@@ -84,6 +94,11 @@ class SchemaChanges(ColumnChanges):
         # A client that dies during a creation may leave an index without its table.
         if table and self._catalog.entry(table) is not None:
             raise ConfigurationError(f"{name} is an index: drop its table, {table!r}")
+        view = entry.definition.view
+        if view is not None and not of_view:
+            raise ConfigurationError(
+                f"{name} belongs to the view {view.view}: drop it by `percolator views --drop {view.view}`"
+            )
         self._drop(name)
 
     def _drop(self, name: str, before: float = math.inf) -> None:
@@ -147,6 +162,24 @@ class SchemaChanges(ColumnChanges):
         what = ["set base", "" if rule is None else repr(replace(rule, folder=""))]
         self._change(name, what, plan, of_index=True)
         self.settle_bases(name)
+
+    def close(self, name: str) -> None:
+        """Refuse all further writes to a table of a view, and end those that are under way."""
+
+        def plan(found: TableDefinition) -> Pending | None:
+            return to_definition(found, found.with_(view=found.view and replace(found.view, state=DROPPED)))
+
+        self._change(name, ["close"], plan, of_index=True)
+
+    def remove_acknowledgements(self, name: str, column: bytes) -> None:
+        """Remove the acknowledgements of an observer from all rows of a table. No run may write more.
+
+        A table that does not exist has none.
+        """
+        while (entry := self._catalog.entry(name)) is not None and entry.is_there:
+            if self._pending(entry).remove_cells([column]):
+                return
+            self.finish_or_repair(name, entry.writers_version)
 
     def settle_bases(self, name: str) -> bool:
         """Move everything out of the previous bases of a table; return False if there are none."""
@@ -278,7 +311,7 @@ class SchemaChanges(ColumnChanges):
         *,
         of_index: bool = False,
     ) -> None:
-        """Begin a change and finish it; ``of_index`` allows the change of an index.
+        """Begin a change and finish it; ``of_index`` allows the change of an index or a view's table.
 
         ``plan`` returns None if there is nothing to do. ``what`` identifies the change, so that a client that
         repeats an interrupted change only finishes the pending one.
@@ -291,6 +324,8 @@ class SchemaChanges(ColumnChanges):
                 raise ConfigurationError(
                     f"{name} is an index: change its table, {entry.definition.index_of!r}"
                 )
+            if not of_index:
+                entry.definition.refuse_of_view()
             if entry.pending is None and entry.sweep:
                 self._pending(entry).sweep()
                 entry = self._catalog.entry(name) or entry

@@ -179,14 +179,21 @@ class PendingChange:
         # snapshot after a cell was removed.
         if not self._refuse_older():
             return  # another client has swept, or has changed the table and continues the sweep
-        columns = [name.encode() for name in self._entry.sweep]
+        if self.remove_cells([name.encode() for name in self._entry.sweep]):
+            self.publish(self._definition)
+
+    def remove_cells(self, columns: Sequence[bytes]) -> bool:
+        """Remove the cells of columns that nobody reads or writes; False if a tablet has another version.
+
+        During a sweep another client has then changed the table, and continues the sweep.
+        """
         for tag in self._tags:
             bound: bytes | None = b"-"
             while bound:
                 bound = self._store.run(calls.sweep(tag, self._entry.version, bound, _ROWS_AT_ONCE, columns))
                 if bound is None:
-                    return  # another client has changed the table, and continues the sweep
-        self.publish(self._definition)
+                    return False
+        return True
 
     def _refuse_older(self) -> bool:
         """Refuse all snapshots up to now, unless another client has ended this change or its sweep.
@@ -232,7 +239,7 @@ class PendingChange:
         """
         handle = TableHandle(definition, self._store)
         found: dict[bytes, bytes] = {}
-        for column, observers in self._client.observed_columns().get(definition.name, {}).items():
+        for column, observers in definition.observers(self._client.observed_columns()).items():
             with suppress(UnknownColumn):  # the chain has another definition, so its workers will be refused
                 found[handle.encode(column)] = ",".join(observers).encode()
         return found
@@ -245,7 +252,7 @@ def _progress(entry: Entry) -> tuple[object, ...]:
 
 def tags_of(store: Store, definition: TableDefinition) -> list[bytes]:
     """Return the tags of all tablets of a table."""
-    return [store.keyspace.tag(definition.name, number) for number in range(definition.tablets)]
+    return [store.keyspace.tag(definition.stored, number) for number in range(definition.tablets)]
 
 
 def _flat(pairs: Mapping[bytes, bytes], prefix: bytes = b"") -> list[bytes]:

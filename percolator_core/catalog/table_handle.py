@@ -141,7 +141,7 @@ class TableHandle:
     internal column that every row of a typed table has. ``bindings`` caches values that
     `percolator_core.tables` derives from models and indexes. ``version`` is the version of the catalog's
     entry as text, or ``?`` during a schema change. A write contains this version, and a tablet with another
-    version refuses the write.
+    version refuses the write. ``view`` is the `ViewRule.writer` of a table of a view, or empty.
     """
 
     __slots__ = (
@@ -159,6 +159,7 @@ class TableHandle:
         "tablets",
         "tags",
         "version",
+        "view",
     )
 
     def __init__(self, definition: TableDefinition, store: Store, version: bytes = b"") -> None:
@@ -168,7 +169,10 @@ class TableHandle:
         self.bindings: dict[Any, Any] = {}
         self.tablets = definition.tablets
         self.version = version
-        self.tags = tuple(store.keyspace.tag(definition.name, number) for number in range(definition.tablets))
+        self.view = "" if definition.view is None else definition.view.writer
+        self.tags = tuple(
+            store.keyspace.tag(definition.stored, number) for number in range(definition.tablets)
+        )
         self.row_prefixes = tuple(map(row_prefix, self.tags))
         self.standings = tuple(
             pack((b"HMGET", meta_key(tag), VERSION, SAFE_POINT, BASE)) for tag in self.tags

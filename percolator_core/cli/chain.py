@@ -63,11 +63,13 @@ def check(
 
 def _compare(chain: Chain, store: StoreOptions) -> None:
     """Compare the views of a chain with their queries. Raises Failure if one differs."""
-    from percolator_core.admin.views import compare
+    from percolator_core.admin.views import compare, left_views
 
     output = outputs.current()
     with store.existing(chain) as db:
-        found = [compare(db, chain, name) for name in chain.views]
+        found, left = [compare(db, chain, name) for name in chain.views], left_views(db, chain)
+    if left:
+        output.note(f"the store has views that the chain does not have: {', '.join(left)}")
     shown = outputs.table("view", ">rows", ">missing", ">extra", ">different", ">waiting")
     for one in found:
         shown.add_row(one.name, *(f"{number:,}" for number in astuple(one)[1:]))

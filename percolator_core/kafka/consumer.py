@@ -129,7 +129,9 @@ def consume(
     if all(definition.name != table for definition in db.tables()):
         raise UnknownTable(f"there is no table {table!r} in {db.namespace!r}: create it or name its chain")
     converter = Converter(topic, columns, column)
-    converter.typed(db.catalog.table(table))
+    handle = db.catalog.table(table)
+    handle.definition.refuse_of_view()
+    converter.typed(handle)
     db.create_table(STATE, tablets=1)
     db.create_table(ASIDE, tablets=1)
     applier = Applier(db, name, topic, table, None, uuid4().hex, converter, max_bad)

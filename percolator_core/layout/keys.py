@@ -40,7 +40,6 @@ the last part of its key.
     {ns}counts               hash   ran:<obs>, failed:<obs>, ... -> the number of runs of all workers so far
     {ns}samples              stream samples of the namespace's status; old ones are removed
     {ns}pins                 zset   pinned snapshots, by timestamp
-    {ns}views                hash   view -> the fingerprint of the plan that made its rows; filled or unfilled
     {ns}folders              hash   location and folder of a base that no table has any more -> the time from
                                     which its files may be removed, in µs
     {ns}client:<id>          string a client's liveness token; it expires
@@ -278,7 +277,6 @@ class Keyspace:
         self.activating = self.prefix + b"activating"
         self.folders = self.prefix + b"folders"
         self.pins = self.prefix + b"pins"
-        self.views = self.prefix + b"views"
         self.workers = self.prefix + b"workers"
         self.counts = self.prefix + b"counts"
         self.samples = self.prefix + b"samples"

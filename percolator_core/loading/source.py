@@ -64,8 +64,9 @@ class Source:
 
         Raises:
             ConfigurationError: the table is raw, and this format needs a key. Or the table is typed, and a
-                field or a column has no counterpart.
+                field or a column has no counterpart. Or it belongs to a view.
         """
+        table.definition.refuse_of_view()
         options, reader = self.options, _READERS[self.format]
         if not table.is_typed:
             if not reader.page_fields and options.key is None:

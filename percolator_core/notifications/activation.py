@@ -174,15 +174,14 @@ def _register_in_tablets(
 
     Return the name and catalog version of each table for which a tablet refused that version.
     """
-    store = db.store
+    store, by_table = db.store, _merged({}, observed)
     asked: list[tuple[str, bytes]] = []
     requests: list[Call[Observed]] = []
     for entry in settled_entries(db):
         handle = TableHandle(entry.definition, store, entry.writers_version)
         pairs: list[bytes | str] = []
-        for (table, column), observers in sorted(observed.items()):
-            if table == handle.name:
-                pairs += (handle.encode(column), ",".join(observers))
+        for column, observers in entry.definition.observers(by_table).items():
+            pairs += (handle.encode(column), ",".join(observers))
         requests += [
             calls.observe(tag, how, handle.version, turn.number, retired, pairs) for tag in handle.tags
         ]

@@ -7,7 +7,7 @@ two of a killed worker, and runs in threads for which a stopped worker did not w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -54,6 +54,12 @@ def run_counts(db: Database) -> dict[str, RunCounts]:
         if field in _FIELDS:
             found[name] = replace(found.get(name, RunCounts()), **{field: int(number)})
     return dict(sorted(found.items()))
+
+
+def forget_counts(db: Database, observers: Iterable[str]) -> None:
+    """Remove the counts of observers that do not exist any more."""
+    names = [f"{field}:{name}" for name in observers for field in _FIELDS]
+    db.store.one((b"HDEL", db.store.keyspace.counts, *names))
 
 
 class Tally:

@@ -165,24 +165,23 @@ class Chain:
                 ``import_functions=False``; or `Database.set_base` refuses a declared base.
         """
         self._must_have_models()
-        if self.views:
-            from percolator_core.views.life import check_made  # most chains have no views
-
-            check_made(db, self.views.values())
         for table in self.tables:
-            if table.is_typed:
-                db.create_table(self.models[table.name])
-                continue
-            db.create_table(table.name, tablets=table.tablets, notify_only=table.notify_only)
+            if table.view is None:
+                db.create_defined(table)
+        of_views = [table for table in self.tables if table.view is not None]
+        if of_views:
+            from percolator_core.views import life  # most chains have no views
+
+            life.create(db, of_views)
         for name, base in self.bases.items():
             rule = declared_rule(base, self.path)
             if not rule.agrees_with(db.catalog.table(name).definition.base):
                 give_base(db, name, rule)
         activate(db, self.observed, self.digest, rolling=rolling)
-        if self.views:
-            from percolator_core.views.life import begin
+        if of_views or any(table.view is not None for table in db.catalog.tables()):
+            from percolator_core.views import life
 
-            begin(db, self.views.values())
+            life.begin(db, self.views.values())
 
     def _repr_html_(self) -> str:
         """Show the graph in a notebook; if it is very large, a list of the observers."""
@@ -218,6 +217,8 @@ class Chain:
         self._must_have_models()
         wanted = []
         for table in self.tables:
+            if table.view is not None:
+                continue  # it never changes, and is created with the observers that write it
             base = self.bases.get(table.name)
             with_base = table if base is None else table.with_(base=declared_rule(base, self.path))
             wanted.append(Wanted(with_base, self.models.get(table.name)))

@@ -292,6 +292,8 @@ def _column_problem(mode: str, field_: str, table: str, column: str, tables: _Ta
             # A table that the user has renamed in the models is not to be declared again, as a raw one.
             place, mend = f"{CHAIN_FILE} or its schemas", f"; the chain has {', '.join(sorted(tables.known))}"
         return f"table {quoted(table)} is not declared in {place}{did_you_mean(table, tables.known) or mend}"
+    if field_ == "writes" and definition.view is not None:
+        return f"{quoted(table)} belongs to the view {definition.view.view}: write the tables that it reads"
     if definition.is_typed and column != EVERY_COLUMN:
         wrong = _typed_problem(field_, definition, column, tables)
         if wrong:

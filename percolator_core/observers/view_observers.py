@@ -63,12 +63,12 @@ def views_of(
 
 
 def _complaints(plan: ViewPlan, tables: Mapping[str, TableDefinition]) -> Iterable[str]:
-    groups = groups_table(plan.name)
-    if groups in tables:
-        yield f"the table {groups!r} has the name of the table of the view's groups: rename one of the two"
+    for name in sorted({plan.stored.name, groups_table(plan.stored.name)} & set(tables)):
+        yield f"the table {name!r} has the name of a table of the view: rename one of the two"
     for table, columns in sorted(plan.indexes):
         if table not in tables:
-            yield f"a join finds rows of the view {table!r} by {columns[0]}, which has no index; join a table"
+            view = table.rpartition("__")[0]
+            yield f"a join finds rows of the view {view!r} by {columns[0]}, which has no index; join a table"
         elif not {rule.column for rule in tables[table].indexes} & set(columns):
             yield (
                 f"a join finds the rows of {table!r} by {' or '.join(columns)}, which has no index: declare "
@@ -77,13 +77,13 @@ def _complaints(plan: ViewPlan, tables: Mapping[str, TableDefinition]) -> Iterab
 
 
 def tables_of(plans: Iterable[ViewPlan]) -> dict[str, TableDefinition]:
-    """Return the definitions of the views' tables, by name."""
+    """Return the definitions of the views' tables, by name; a view's rows are under the name of the view."""
     found: dict[str, TableDefinition] = {}
     for plan in plans:
-        found[plan.name] = plan.definition
+        found[plan.name] = plan.definition.with_(view=plan.stored.view)
         if not isinstance(plan.sink, RowSink):
-            name = groups_table(plan.name)
-            found[name] = TableDefinition(name, 1, (ADDED,))
+            name = groups_table(plan.stored.name)
+            found[name] = TableDefinition(name, 1, (ADDED,), view=plan.stored.view)
     return found
 
 
@@ -92,31 +92,33 @@ def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
 
     ``file`` is the file that declares the view.
     """
-    runs, groups = ViewRuns(plan), groups_table(plan.name)
-    every: Column = (plan.name, EVERY_COLUMN)
+    runs, table = ViewRuns(plan), plan.stored.name
+    groups = groups_table(table)
+    # Views read the version of another view that their SQL means, and all others the one that is shown.
+    rows_written: tuple[Column, ...] = ((plan.name, EVERY_COLUMN), (table, EVERY_COLUMN))
     is_direct = isinstance(plan.sink, RowSink)
-    reads = tuple((table, name) for table in plan.sources for name in sorted(plan.reads(table)))
+    reads = tuple((source, name) for source in plan.sources for name in sorted(plan.reads(source)))
     rows = Observer(
-        view_observer(plan.name, ROWS),
+        view_observer(table, ROWS),
         file,
         runs.process,
         _FUNCTION,
-        tuple((table, EVERY_COLUMN) for table in plan.sources),
+        tuple((source, EVERY_COLUMN) for source in plan.sources),
         reads=reads,
-        writes=(every,) if is_direct else (every, (groups, ADDED), (groups, EVERY_COLUMN)),
+        writes=rows_written if is_direct else (*rows_written, (groups, ADDED), (groups, EVERY_COLUMN)),
         view=runs,
         description=f"gives the changes of rows to the view {plan.name}",
     )
     if is_direct:
         return [rows]
     fold = Observer(
-        view_observer(plan.name, GROUPS),
+        view_observer(table, GROUPS),
         file,
         runs.fold,
         _FUNCTION,
         ((groups, ADDED),),
         mode="weak",
-        writes=(every, (groups, ADDED), (groups, EVERY_COLUMN)),
+        writes=(*rows_written, (groups, ADDED), (groups, EVERY_COLUMN)),
         feedback=True,
         view=runs,
         description=f"writes the rows of the view {plan.name}",

@@ -233,6 +233,7 @@ def _target(db: Database, published: Published, table: str) -> Target:
         )
     handle = db.catalog.table(table)
     definition = handle.definition
+    definition.refuse_of_view()
     if definition.index_of:
         raise ConfigurationError(
             f"{table} is an index of {definition.index_of}: replicate into {definition.index_of}, which "

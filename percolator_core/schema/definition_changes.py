@@ -263,9 +263,16 @@ def with_range(definition: TableDefinition, value: bytes, *, upper_is_new: bool)
 
 
 def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
-    """Return True if ``found`` equals ``wanted``, except for columns, ranges and a base added later."""
+    """Return True if ``found`` equals ``wanted``, except for columns, ranges and a base added later.
+
+    A model does not say whether its table belongs to a view. The state of a view does not matter.
+    """
     if wanted.base is None:
         found = found.with_(base=None)
+    if wanted.view is None:
+        found = found.with_(view=None)
+    elif found.view is not None:
+        found = found.with_(view=replace(found.view, shown=wanted.view.shown, state=wanted.view.state))
     if not (wanted.is_typed and found.is_typed):
         return wanted == found
     if any(kind_of(one) != kind_of(found.by_name.get(one.name)) for one in wanted.columns):
@@ -289,6 +296,8 @@ def agrees(wanted: TableDefinition, found: TableDefinition) -> bool:
 def describe(definition: TableDefinition) -> str:
     """Describe a definition in a few words."""
     words = f"{definition.tablets} tablets"
+    if definition.view is not None:
+        words += f" of the view {definition.view.view}"
     if definition.is_typed:
         columns = ", ".join(f"{one.name} {kind_of(one)}" for one in definition.shown_columns)
         indexes = "".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -112,6 +112,43 @@ class BaseRule:
         return other is not None and replace(other, folder=self.folder) == self
 
 
+NEW: Final = ""
+UNFILLED: Final = "unfilled"
+FILLED: Final = "filled"
+MISSED: Final = "missed"
+DROPPED: Final = "dropped"
+"""The states of a version of a view: its observers are not active yet, or it has only the rows that were
+changed since, or it was given all rows of its tables, or its observers were not active for some time, or it
+is being dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRule:
+    """Says that a table belongs to a version of a view: only runs of that version write it.
+
+    ``view`` is the name of the view, ``fingerprint`` that of the plan that makes the rows. ``sources`` are
+    the tables that the version reads: their rows have its acknowledgements. The name of the view stands for
+    the version with the greatest number ``shown``; 0 means not shown. ``state`` is one of the states above.
+    Of the tables of a version, that with the rows has ``shown`` and ``state``.
+    """
+
+    view: str
+    fingerprint: str
+    sources: tuple[str, ...] = ()
+    shown: int = 0
+    state: str = NEW
+
+    @property
+    def writer(self) -> str:
+        """The fingerprint of the plan whose runs write the table; of none if the table is being dropped."""
+        return DROPPED if self.state == DROPPED else self.fingerprint
+
+    @property
+    def table(self) -> str:
+        """The name of the table with the rows of this version."""
+        return f"{self.view}__{self.fingerprint[:8]}"
+
+
 @dataclass(frozen=True)
 class TableDefinition:
     """A raw table with cells of bytes, or a typed table with ``columns``.
@@ -121,7 +158,8 @@ class TableDefinition:
     ``notify_only`` columns hold no data: ``Transaction.notify`` marks them for weak observers. ``key`` names
     the columns of the primary key, in order. ``retired`` has the stored names of dropped columns, which are
     never used again. ``index_of`` is the name of the indexed table, if this is the table of an index.
-    ``base`` is the table's columnar base, if it has one.
+    ``base`` is the table's columnar base, if it has one. ``view`` says which view the table belongs to. A
+    definition with the name of the view itself stands for the table `stored`.
     """
 
     name: str
@@ -135,6 +173,25 @@ class TableDefinition:
     retired: tuple[str, ...] = ()
     index_of: str = ""
     base: BaseRule | None = None
+    view: ViewRule | None = None
+
+    @property
+    def stored(self) -> str:
+        """The name of the table in the store."""
+        return self.view.table if self.view is not None and self.name == self.view.view else self.name
+
+    def observers(self, observed: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+        """Return the observers of each column of this table, from those of each table and column.
+
+        A table with the rows of a view is also observed under the name of the view.
+        """
+        has_rows = self.view is not None and self.stored == self.view.table
+        names = (self.stored, self.view.view) if self.view is not None and has_rows else (self.name,)
+        found: dict[str, list[str]] = {}
+        for name in names:
+            for column, observers in observed.get(name, {}).items():
+                found.setdefault(column, []).extend(observers)
+        return found
 
     @property
     def is_typed(self) -> bool:
@@ -183,6 +240,12 @@ class TableDefinition:
             names = ", ".join(one.name for one in self.shown_columns) or "none, because it is not typed"
             raise UnknownColumn(f"{self.name} has no column {shown(name)}: it has {names}")
         return found
+
+    def refuse_of_view(self) -> None:
+        """Raise ConfigurationError if the table belongs to a view: nobody but the view writes it."""
+        if self.view is not None:
+            what = "is a view" if self.name == self.view.view else f"belongs to the view {self.view.view}"
+            raise ConfigurationError(f"{self.name} {what}: change the tables that the view reads")
 
     def _repr_html_(self) -> str:
         """Show the columns of a typed table, or the settings of a raw one, in a notebook."""
@@ -262,8 +325,8 @@ def index_definition(definition: TableDefinition, rule: IndexRule) -> TableDefin
 def to_json(definition: TableDefinition) -> dict[str, Any]:
     """Return the definition as JSON types. Bytes become hexadecimal text; a raw table has few fields."""
     found: dict[str, Any] = _plain(asdict(definition))
-    if definition.base is None:
-        del found["base"]
+    for name in [name for name in ("base", "view") if found[name] is None]:
+        del found[name]
     # A program that does not know these fields can read the definition while they are not in use.
     for column in found["columns"]:
         for name in [name for name in ("default", "copy") if column[name] is None]:
@@ -272,7 +335,8 @@ def to_json(definition: TableDefinition) -> dict[str, Any]:
         if rule["complete_from"] == 0:
             del rule["complete_from"]
     if not definition.is_typed:
-        return {name: found[name] for name in ("name", "tablets", "notify_only", "base") if name in found}
+        fields = ("name", "tablets", "notify_only", "base", "view")
+        return {name: found[name] for name in fields if name in found}
     return found
 
 
@@ -286,7 +350,7 @@ def _plain(value: Any) -> Any:
 
 def from_json(found: dict[str, Any]) -> TableDefinition:
     """Return the definition that `to_json` wrote."""
-    ranges = found.get("ranges")
+    ranges, view = found.get("ranges"), found.get("view")
     return TableDefinition(
         found["name"],
         found["tablets"],
@@ -307,6 +371,7 @@ def from_json(found: dict[str, Any]) -> TableDefinition:
         retired=tuple(found.get("retired", ())),
         index_of=found.get("index_of", ""),
         base=BaseRule(**found["base"]) if "base" in found else None,
+        view=view and ViewRule(**{**view, "sources": tuple(view["sources"])}),
     )
 
 

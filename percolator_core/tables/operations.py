@@ -261,6 +261,8 @@ class TypedWrites(TypedReads, Writer):
         if indexed:
             name = binding.definition.name
             raise ConfigurationError(f"{name} is an index of {indexed}: write to {indexed}")
+        if binding.handle.view:
+            binding.definition.refuse_of_view()
         return binding
 
 

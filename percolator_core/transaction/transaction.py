@@ -9,7 +9,7 @@ from typing import Final, Self
 from percolator_core.catalog.catalog import CHANGED
 from percolator_core.catalog.table_handle import TableHandle
 from percolator_core.errors import ConfigurationError, PercolatorError, SnapshotTooOld, TransactionConflict
-from percolator_core.layout.keys import decode_column
+from percolator_core.layout.keys import acknowledged, decode_column
 from percolator_core.layout.records import DELETE, MAX_ROW, MAX_VALUE, NOTIFY, PUT, Write, row_bytes
 from percolator_core.runtime import process
 from percolator_core.tables.operations import TypedWrites
@@ -41,7 +41,7 @@ class Transaction(Snapshot, TypedWrites):
     must not use it at the same time.
     """
 
-    __slots__ = ("_commit_ts", "_written")
+    __slots__ = ("_commit_ts", "_written", "writes_view")
 
     def __init__(self, client: Client, *, after: int | None = None, habits: Habits | None = None) -> None:
         """``habits`` are the reads of earlier runs like this one, for prefetch; None means no prefetch."""
@@ -59,6 +59,8 @@ class Transaction(Snapshot, TypedWrites):
         self._writes: dict[str, TableWrites] = {}
         self._written: dict[str, TableHandle] = {}
         """The handles of the tables with writes, as of the first write to each table."""
+        self.writes_view = ""
+        """The fingerprint of the plan of the view whose tables this transaction may write; none if empty."""
         self._cache = cache = Cache()
         cache.room = CACHE_BYTES
         cache.prefetch = None if habits is None else Prefetch(habits)
@@ -137,11 +139,15 @@ class Transaction(Snapshot, TypedWrites):
         """Buffer a write to an encoded column.
 
         Raises:
+            ConfigurationError: the table belongs to a view, and this is no run of the view. Observers may
+                acknowledge its rows.
             TransactionConflict: the table's definition has changed since the first write to the table: run
                 the transaction again.
         """
         if self._state != "open" or self._process != process.pid:
             self._must_be_open()
+        if handle.view and handle.view != self.writes_view and acknowledged(column) is None:
+            handle.definition.refuse_of_view()
         if len(row) > MAX_ROW:
             raise ValueError(f"a row key has at most {MAX_ROW} bytes, this one has {len(row)}")
         rows = self._writes.get(handle.name)

@@ -78,7 +78,7 @@ def _give(db: Database, runs: ViewRuns, table: str, page: Sequence[bytes]) -> tu
 
 
 def _mark(db: Database, runs: ViewRuns, table: str, rows: Sequence[bytes]) -> None:
-    handle, name = db.catalog.table(table), view_observer(runs.plan.name, ROWS)
+    handle, name = db.catalog.table(table), view_observer(runs.plan.stored.name, ROWS)
     by_tag: dict[bytes, list[bytes]] = {}
     for row in rows:
         by_tag.setdefault(handle.tag(row), []).append(row)

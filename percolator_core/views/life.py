@@ -1,86 +1,124 @@
-"""The life of a view in a store: it is made once, by one plan."""
+"""The life of a view in a store: its versions, one for each SQL that it had.
+
+A version has tables of its own (`ViewRule.table`), and observers of its own, so two versions never mix. The
+name of the view stands for the version that is shown. Everything about a version is in the catalog, in the
+definition of the table with its rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import replace
+from typing import Any
 
+from percolator_core.catalog.catalog import Entry
 from percolator_core.database import Database
 from percolator_core.errors import ConfigurationError
+from percolator_core.schema.definitions import (
+    DROPPED,
+    FILLED,
+    MISSED,
+    NEW,
+    UNFILLED,
+    TableDefinition,
+    ViewRule,
+)
 from percolator_core.tables import rows
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.views.groups import GroupSink
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.stored import StoredGroup
 
-_NEW: Final = "new"
-_FILLED: Final = "filled"
-_UNFILLED: Final = "unfilled"
+
+def versions(db: Database) -> list[ViewRule]:
+    """Return the versions of views in a store; of each view, the one that is shown comes last."""
+    found: dict[str, ViewRule] = {}
+    for entry in db.catalog.entries():
+        rule = entry.definition.view
+        if rule is not None and (entry.definition.name == rule.table or rule.table not in found):
+            found[rule.table] = rule
+    return sorted(found.values(), key=lambda rule: (rule.view, rule.shown))
 
 
-def check_made(db: Database, plans: Iterable[ViewPlan]) -> None:
-    """Record which plan makes each view, before its tables are created.
+def create(db: Database, tables: Iterable[TableDefinition]) -> None:
+    """Create the missing tables of views. If no version of a view is shown, show this one.
 
-    Raises ConfigurationError if another plan has made a view's rows, or if the view's table was dropped: then
-    the rows of its tables count as added, and nothing would add them again.
+    Raises ConfigurationError if there is a table with the name of a view, or if a version is being dropped.
     """
-    existing = {definition.name for definition in db.tables()}
-    for plan in plans:
-        first = f"{plan.fingerprint} {_NEW}"
-        db.store.one((b"HSETNX", db.store.keyspace.views, plan.name, first))
-        made = _made(db, plan)
-        assert made is not None
-        if made[0] != plan.fingerprint:
+    for table in tables:
+        rule, entries = table.view, db.catalog.refresh().entries
+        assert rule is not None
+        if rule.view in entries:
             raise ConfigurationError(
-                f"the rows of the view {plan.name} were made by another SQL, or with other types of its "
-                "tables: give the changed view another name, and fill it with `percolator views --fill`"
+                f"there is a table {rule.view!r} in {db.namespace!r}, which is no view: give the view "
+                "another name, or drop the table"
             )
-        if made[1] != _NEW and plan.name not in existing:
-            raise ConfigurationError(
-                f"the table of the view {plan.name} was dropped: give the view another name, and fill it by "
-                "`percolator views --fill`"
-            )
+        if rule.table in entries:
+            _refuse_dropped(_rule(entries[rule.table]))
+        is_first = table.stored == rule.table and rule.view not in db.catalog.handles
+        db.create_defined(table.with_(name=table.stored, view=replace(rule, shown=int(is_first))))
 
 
 def begin(db: Database, plans: Iterable[ViewPlan]) -> None:
     """Begin with the views whose observers are active now: all later changes will be marked for them.
 
-    A view without GROUP BY has a row also over empty tables. If its tables have rows, it has to be filled.
+    A view without GROUP BY has a row also over empty tables. If its tables have rows, it has to be filled. A
+    version whose observers are not active any more misses changes from now on.
     """
-    for plan in plans:
+    active = {plan.stored.name: plan for plan in plans}
+    for rule in versions(db):
+        plan = active.get(rule.table)
+        if plan is None:
+            if rule.state not in {MISSED, DROPPED}:
+                record(db, rule, state=MISSED)
+            continue
+        _refuse_dropped(rule)
         _write_first_row(db, plan)
-        made = _made(db, plan)
-        if made is not None and made[1] == _NEW:
+        if rule.state == NEW:
             is_empty = not any(_has_rows(db, table) for table in plan.sources)
-            _record(db, plan, _FILLED if is_empty else _UNFILLED)
+            record(db, rule, state=FILLED if is_empty else UNFILLED)
 
 
 def _has_rows(db: Database, table: str) -> bool:
     return next(db.snapshot().select(table, columns=[], limit=1), None) is not None
 
 
-def is_filled(db: Database, plan: ViewPlan) -> bool:
-    """Return True if no rows were there before the view, or if they were marked for it."""
-    made = _made(db, plan)
-    return made is not None and made[1] == _FILLED
+def version_of(db: Database, plan: ViewPlan) -> ViewRule | None:
+    """Return the version of a view that a plan makes, as it is in the store; None if there is none."""
+    entry = db.catalog.entry(plan.stored.name)
+    return None if entry is None or not entry.is_published else _rule(entry)
 
 
-def record_filled(db: Database, plan: ViewPlan) -> None:
-    """Record that the rows that were there before the view were marked for it."""
-    _record(db, plan, _FILLED)
+def is_shown(db: Database, plan: ViewPlan) -> bool:
+    """Return True if the name of a view stands for the version that a plan makes."""
+    handle = db.catalog.refresh().get(plan.name)
+    return handle is not None and handle.definition.stored == plan.stored.name
 
 
-def _record(db: Database, plan: ViewPlan, state: str) -> None:
-    db.store.one((b"HSET", db.store.keyspace.views, plan.name, f"{plan.fingerprint} {state}"))
+def record(db: Database, rule: ViewRule, **changes: Any) -> None:
+    """Change the record of a version, ``shown`` or ``state``; no change if the version was dropped."""
+    while (entry := db.catalog.entry(rule.table)) is not None and entry.is_there:
+        if entry.pending is not None:
+            db.schema_changes.finish(entry)
+            continue
+        wanted = entry.definition.with_(view=replace(_rule(entry), **changes))
+        held = db.catalog.replace(entry, wanted, entry.version, sweep=entry.sweep)
+        if held is not None and held.definition == wanted:
+            return
 
 
-def _made(db: Database, plan: ViewPlan) -> tuple[str, str] | None:
-    """Return the fingerprint of the plan that made the view's rows, and its state."""
-    found = db.store.one((b"HGET", db.store.keyspace.views, plan.name))
-    if found is None:
-        return None
-    fingerprint, _, state = found.decode().partition(" ")
-    return fingerprint, state
+def _rule(entry: Entry) -> ViewRule:
+    rule = entry.definition.view
+    assert rule is not None
+    return rule
+
+
+def _refuse_dropped(rule: ViewRule) -> None:
+    if rule.state == DROPPED:
+        raise ConfigurationError(
+            f"the view {rule.view} with this SQL is being dropped: finish that first, by `percolator views "
+            f"--drop {rule.view}` with a chain without it, or by `--fill {rule.view}` with the later SQL"
+        )
 
 
 def _write_first_row(db: Database, plan: ViewPlan) -> None:
@@ -90,9 +128,10 @@ def _write_first_row(db: Database, plan: ViewPlan) -> None:
     key, cells = first
 
     def write(t: Transaction) -> None:
-        handle = t.handle_of(plan.name)
+        t.writes_view = plan.fingerprint
+        handle = t.handle_of(plan.stored.name)
         # With rows in its tables, the view may have no row because of HAVING.
-        if StoredGroup(t, plan.name, key).state is None and rows.read(t, handle, key, []) is None:
+        if StoredGroup(t, handle.name, key).state is None and rows.read(t, handle, key, []) is None:
             rows.upsert(t, handle, key, cells, {})
 
     db.run(write)

@@ -93,7 +93,7 @@ def _planned(
             failed.add(ready)
             continue
         plans.append(plan)
-        known[plan.name] = plan.definition
+        known[plan.name] = plan.stored
     return Views(tuple(plans), tuple(problems))
 
 

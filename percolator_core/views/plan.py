@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from percolator_core.schema.definitions import TableDefinition
+from percolator_core.schema.definitions import TableDefinition, ViewRule
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
 from percolator_core.tables.model import Table
@@ -206,6 +206,12 @@ class ViewPlan:
     sink: Sink
     lineage: Mapping[str, frozenset[tuple[str, str]]]
     fingerprint: str
+
+    @cached_property
+    def stored(self) -> TableDefinition:
+        """The definition of the table with the rows that this plan makes."""
+        rule = ViewRule(self.name, self.fingerprint, self.sources)
+        return self.definition.with_(name=rule.table, view=rule)
 
     @property
     def sources(self) -> tuple[str, ...]:

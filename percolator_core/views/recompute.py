@@ -112,7 +112,7 @@ def _contributions(snapshot: Snapshot, branch: Branch) -> Iterator[bytes]:
 def faults(snapshot: Snapshot, plan: ViewPlan) -> Iterator[RowFault]:
     """Yield the rows in which a view differs from its query in a snapshot. Raises as `recompute`."""
     expected = recompute(snapshot, plan)
-    handle = snapshot.handle_of(plan.name)
+    handle = snapshot.handle_of(plan.stored.name)
     columns = handle.definition.value_columns
     for key, values in found_rows(snapshot, Query(handle, columns), limit=None, reverse=False):
         cells = dict(zip((column.name for column in columns), values, strict=True))

@@ -52,9 +52,9 @@ class ViewRuns:
 
     def __init__(self, plan: ViewPlan) -> None:
         self.plan = plan
-        self._queue = GroupQueue(plan.name)
+        self._queue = GroupQueue(plan.stored.name)
         self._hot = HotGroups()
-        self._acked = acknowledgement(view_observer(plan.name, ROWS), MARKER)
+        self._acked = acknowledgement(view_observer(plan.stored.name, ROWS), MARKER)
         self._checked: dict[str, TableHandle] = {}
         self._looked_up = {lookup.table for branch in plan.branches for lookup in branch.lookups}
         inputs = {one.table: one.definition for branch in plan.branches for one in branch.inputs}
@@ -76,6 +76,7 @@ class ViewRuns:
     def _begin(
         self, t: Transaction, handle: TableHandle, row: bytes, found: WholeRow, *, is_contended: bool
     ) -> SourceChange | None:
+        t.writes_view = self.plan.fingerprint
         self._check(handle)
         ack = _ack(found.ack)
         seen, cells = Seen.of(ack), self._read(handle, found)
@@ -205,7 +206,7 @@ class ViewRuns:
     def _give(self, t: Transaction, changed: Iterable[Change], *, is_contended: bool) -> None:
         sink = self.plan.sink
         if isinstance(sink, RowSink):
-            handle = t.handle_of(self.plan.name)
+            handle = t.handle_of(self.plan.stored.name)
             every = [one for before, after in changed for one in sink.changes(before, after)]
             # A row that moves from one source row to another is removed first, then written.
             for key, cells in sorted(every, key=lambda one: one[1] is not None):
@@ -229,6 +230,7 @@ class ViewRuns:
 
     def fold(self, t: Transaction, cell: Cell) -> None:
         """Apply the queued deltas of a group to its state, and write its row."""
+        t.writes_view = self.plan.fingerprint
         sink = self.plan.sink
         assert not isinstance(sink, RowSink)
         key, deltas = self._queue.take(t, cell.row)
@@ -238,9 +240,9 @@ class ViewRuns:
 
     def _apply(self, t: Transaction, given: Mapping[bytes, bytes]) -> None:
         """Apply one delta to each group, and write the groups' rows."""
-        sink, handle = self.plan.sink, t.handle_of(self.plan.name)
+        sink, handle = self.plan.sink, t.handle_of(self.plan.stored.name)
         assert not isinstance(sink, RowSink)
-        groups = {key: StoredGroup(t, self.plan.name, key) for key in given}
+        groups = {key: StoredGroup(t, handle.name, key) for key in given}
         if len(given) > 1:
             # One request instead of several for each group.
             changed = ((groups[key], sink.values(delta)) for key, delta in given.items())

@@ -1,7 +1,7 @@
 """The tables of a view in the store: its rows, and the groups from which they are made.
 
-A view ``prices`` has the typed table ``prices``. If it has groups or a ranking, it also has a raw table
-``prices__groups`` with three kinds of rows:
+A version of a view has a typed table such as ``prices__1f3c9a02``. If it has groups or a ranking, it also has
+a raw table ``prices__1f3c9a02__groups`` with three kinds of rows:
 
 ::
 

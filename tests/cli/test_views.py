@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from percolator_core.schema.row_keys import KeyCodec
+from percolator_core.tables import rows
 from tests.cli import typed
 
 if TYPE_CHECKING:
@@ -45,9 +47,35 @@ def test_a_view_is_filled_and_compared(shop: Project) -> None:
     [same] = shop.ok("check", "shop", "--data", "--json").json["views"]
     assert (same["missing"], same["extra"], same["different"]) == (0, 0, 0)
     with shop.connect() as db, db.transaction() as t:
-        t.update("counts", shop=next(t.select("counts"))["shop"], n=99)
+        counts, one = t.handle_of("counts"), next(t.select("counts"))
+        t.writes_view = counts.view
+        rows.remove(t, counts, KeyCodec(counts.definition).encode([one["shop"]]))
     wrong = shop("check", "shop", "--data")
     assert (wrong.code, "counts differ from their queries: fill it again" in wrong.error) == (1, True)
+
+
+def test_a_changed_view_is_shown_and_a_removed_one_dropped(shop: Project) -> None:
+    file = shop.folder / "shop" / "views" / "counts.sql"
+    shop.ok("views", "shop", "--fill", "counts")
+    shop.ok("drain", "shop")
+    file.write_text("CREATE VIEW counts AS SELECT shop, 2 * count(*) AS n FROM orders GROUP BY shop")
+    shop.ok("drain", "shop")
+    with shop.connect() as db, db.transaction() as t:
+        key = next(t.select("orders", columns=["shop", "number"]))
+        t.remove("orders", **key)
+    late = shop("views", "shop", "--fill", "counts", "--timeout", "0")
+    assert (late.code, "changes of counts were left" in late.error) == (4, True)
+    changed = shop.ok("views", "shop")
+    assert "the SQL of counts has changed: `percolator views shop --fill counts`" in changed.err
+    shop.ok("drain", "shop")
+    assert (listed(shop)["filled"], listed(shop)["shown"]) == (True, False)
+    shop.ok("views", "shop", "--fill", "counts", "--timeout", "0")
+    assert (listed(shop)["shown"], listed(shop)["versions"]) == (True, 1)
+    file.unlink()
+    shop.ok("drain", "shop")
+    assert "`percolator views shop --drop counts`" in shop.ok("views", "shop").err
+    shop.ok("views", "shop", "--drop", "counts")
+    assert shop.ok("views", "shop", "--json").json == {"chain": "shop", "views": [], "left": []}
 
 
 def test_an_unknown_view(shop: Project) -> None:

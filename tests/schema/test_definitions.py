@@ -14,17 +14,20 @@ from percolator_core.schema.definitions import (
     IndexRule,
     RangeRule,
     TableDefinition,
+    ViewRule,
     from_json,
     to_json,
 )
 from tests.schema.values import QUICK, table
 
 NAMES = st.text(max_size=5)
+VIEWS = st.none() | st.builds(ViewRule, NAMES, NAMES, st.lists(NAMES, max_size=2).map(tuple))
 RAW = st.builds(
     TableDefinition,
     NAMES,
     st.integers(1, 1000),
     st.lists(NAMES, max_size=2).map(tuple),
+    view=VIEWS,
 )
 COLUMNS = st.builds(
     Column,
@@ -54,6 +57,7 @@ TYPED = st.builds(
     indexes=st.lists(st.builds(IndexRule, NAMES, st.booleans(), NAMES), max_size=2).map(tuple),
     retired=st.lists(NAMES, max_size=2).map(tuple),
     index_of=NAMES,
+    view=VIEWS,
 )
 
 

@@ -195,7 +195,7 @@ def test_views_may_read_views_and_are_planned_in_that_order(tmp_path: Path) -> N
     found = read_views(tmp_path, TABLES)
     assert found.problems == ()
     assert [one.name for one in found.plans] == ["z", "a"]
-    assert found.plans[1].sources == ("z",)
+    assert found.plans[1].sources == (found.plans[0].stored.name,)
 
 
 def test_views_that_read_each_other_are_refused(tmp_path: Path) -> None:

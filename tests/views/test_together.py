@@ -19,7 +19,7 @@ from percolator_core.views.hot import HotGroups
 from percolator_core.views.runs import ViewRuns
 from percolator_core.views.stored import STATE, StoredGroup, groups_table
 from tests.servers.plain import PATIENCE
-from tests.views.test_stored_views import VIEWS, Shop, shop
+from tests.views.test_stored_views import VIEWS, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from percolator_core import Database
 
-__all__ = ["shop"]
 
 ROWS = range(60)
 
@@ -52,7 +51,8 @@ def add(shop: Shop, tmp_path: Path, name: str, sql: str) -> None:
 
 def states_of(shop: Shop, view: str, key: bytes) -> int:
     """Return how often the state of a group was written."""
-    return len(list(shop.db.history(groups_table(view), b"\xfe" + key_row(key), STATE)))
+    table = groups_table(shop.chain.views[view].stored.name)
+    return len(list(shop.db.history(table, b"\xfe" + key_row(key), STATE)))
 
 
 def connected(shop: Shop) -> Database:
@@ -80,7 +80,8 @@ def touch_group(shop: Shop, view: str, key: bytes) -> None:
     """Write the state of a group, as a run of another process does."""
 
     def touch(t: Transaction) -> None:
-        group = StoredGroup(t, view, key)
+        t.writes_view = shop.chain.views[view].fingerprint
+        group = StoredGroup(t, shop.chain.views[view].stored.name, key)
         group.state = group.state
 
     shop.db.run(touch, attempts=100)
@@ -89,7 +90,7 @@ def touch_group(shop: Shop, view: str, key: bytes) -> None:
 def test_rows_that_wait_are_processed_in_one_transaction(shop: Shop) -> None:
     write_orders(shop)
     worker = run(shop)
-    assert worker.counts.observers["sums@rows"].ran == len(ROWS)
+    assert worker.counts.observers[shop.observer("sums", "rows")].ran == len(ROWS)
     key = shop.chain.views["sums"].model.row_key(customer=1)
     assert states_of(shop, "sums", key) < len(ROWS) // 4
     shop.must_be_right()
@@ -101,7 +102,8 @@ def test_a_row_without_a_result_holds_back_no_other(shop: Shop, tmp_path: Path) 
     with shop.db.transaction() as t:
         t.update(shop.order, id=7, amount=0)
     run(shop)
-    found = {one.row for one in Quarantine(shop.db, shop.chain).cells() if one.observer == "shares@rows"}
+    cells = Quarantine(shop.db, shop.chain).cells()
+    found = {one.row for one in cells if one.observer == shop.observer("shares", "rows")}
     assert found == {shop.order.row_key(id=7)}
     assert [row["n"] for row in shop.db.snapshot().select("shares")] == [3000, 2900]
 
@@ -111,7 +113,7 @@ def test_a_row_that_another_worker_runs_meanwhile_holds_back_no_other(
 ) -> None:
     write_orders(shop)
     before_commit(monkeypatch, "cheap", lambda: shop.run_alone("cheap", "orders", shop.order.row_key(id=3)))
-    counts = run(shop).counts.observers["cheap@rows"]
+    counts = run(shop).counts.observers[shop.observer("cheap", "rows")]
     assert (counts.conflicts, counts.ran, counts.collapsed) == (1, len(ROWS) - 1, 1)
     shop.must_be_right()
 
@@ -124,7 +126,7 @@ def test_a_row_that_a_client_writes_meanwhile_runs_again(shop: Shop, monkeypatch
             t.update(shop.order, id=3, amount=50)
 
     before_commit(monkeypatch, "sums", write)
-    assert run(shop).counts.observers["sums@rows"].ran == len(ROWS) + 1
+    assert run(shop).counts.observers[shop.observer("sums", "rows")].ran == len(ROWS) + 1
     shop.must_be_right()
 
 
@@ -139,8 +141,8 @@ def test_a_group_for_which_others_compete_gets_its_deltas_by_a_queue(
     key = shop.chain.views["sums"].model.row_key(customer=1)
     before_commit(monkeypatch, "sums", lambda: touch_group(shop, "sums", key), times)
     counts = run(shop).counts.observers
-    assert counts["sums@rows"].conflicts == 1
-    assert counts["sums@groups"].ran
+    assert counts[shop.observer("sums", "rows")].conflicts == 1
+    assert counts[shop.observer("sums", "groups")].ran
     shop.must_be_right()
 
 
@@ -197,7 +199,7 @@ def test_a_fill_leaves_to_workers_what_it_cannot_do(
     counts = fill(shop.db, shop.chain, "shares")
     assert (counts.rows, counts.known, counts.marked) == (len(ROWS), 0, 1)
     run(shop)
-    assert Quarantine(shop.db, shop.chain).count()["shares@rows"] == 1
+    assert Quarantine(shop.db, shop.chain).count()[shop.observer("shares", "rows")] == 1
     add(shop, tmp_path, "contended", VIEWS["sums"])
     key = shop.chain.views["contended"].model.row_key(customer=1)
     monkeypatch.setattr("percolator_core.views.hot.HotGroups.__contains__", lambda *_: False)

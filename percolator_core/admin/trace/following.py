@@ -69,7 +69,7 @@ class Following:
         self._db = db
         self._chain = chain
         self._limit = limit
-        self._tables = {definition.name for definition in db.tables()}
+        self._tables = {definition.name for definition in db.catalog.tables()}
         self._now = db.store.now()
         self._changes: dict[tuple[str, bytes, bytes, int | None], FollowedChange] = {}
         self._runs: dict[RunKey, FollowedRun] = {}

@@ -96,6 +96,7 @@ def _check(definition: TableDefinition, schema: StructType, options: WriteOption
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    definition.refuse_of_view()
     # An empty batch shows errors of columns and types.
     empty: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC"))
     encoded_rows(definition, empty)
