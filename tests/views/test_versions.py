@@ -12,7 +12,7 @@ import pytest
 
 from percolator_core import Chain, ConfigurationError, SnapshotTooOld, TransactionConflict, Worker
 from percolator_core.admin import views as views_module
-from percolator_core.admin.views import drop, fill, left_views, swap, to_fill, views
+from percolator_core.admin.views import drop, fill, leftover_views, swap, to_fill, views
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.activation import Registration, activate
 from percolator_core.notifications.dirty import Lease
@@ -151,7 +151,7 @@ class _Died(Exception):
 
 
 STEPS = [
-    (views_module, "fill_rows"),
+    (views_module, "fill_from_tables"),
     (views_module, "record"),
     (versions_module, "raise_safe_points"),
     (versions_module, "record"),
@@ -198,7 +198,7 @@ def test_a_drop_that_died_after_any_step_is_repeated(shop: Shop, tmp_path: Path,
     steps = versions_module.dropping(shop.db, version)
     for _ in range(done):
         next(steps, None)
-    assert left_views(shop.db, shop.chain) == (["cities"] if done < 6 else [])
+    assert leftover_views(shop.db, shop.chain) == (["cities"] if done < 6 else [])
     if done < 6:
         drop(shop.db, shop.chain, "cities")
     assert leaves_nothing(shop, version)
@@ -221,7 +221,7 @@ def test_a_view_that_is_in_use_is_not_dropped(shop: Shop, tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match=r"the observers of large.* are active"):
         drop(shop.db, shop.chain, "large")
     shop.chain.create_tables(shop.db)
-    assert left_views(shop.db, shop.chain) == ["large", "sums"]
+    assert leftover_views(shop.db, shop.chain) == ["large", "sums"]
     drop(shop.db, shop.chain, "sums")
     drop(shop.db, shop.chain, "large")
     for name in ("sums", "large"):
