@@ -88,7 +88,7 @@ def tables_of(plans: Iterable[ViewPlan]) -> dict[str, TableDefinition]:
 
 
 def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
-    """Return the observers of a view: one for the rows of its sources, and one for its groups if there are any.
+    """Return the observers of a view: one for changed rows, and one for groups if there are any.
 
     ``file`` is the file that declares the view.
     """
