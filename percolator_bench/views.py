@@ -40,8 +40,10 @@ _WRITERS: Final = 64
 _LOADED: Final = 500
 _SEED: Final = 19
 _LIMIT: Final = 600.0
+"""The longest time until a view is right, in seconds."""
+
 _LOOK: Final = 0.0002
-"""Seconds between two looks at a view, and the longest time until it is right."""
+"""Seconds between two looks at a view."""
 
 
 class _Product(Table):
@@ -165,7 +167,7 @@ class _Bench:
         yield _figure(name, "ratio", shares, Target("at most", 0.05))
 
     def latencies(self) -> Iterator[Figure]:
-        """Measure the time from a write until the view is right; nothing else happens meanwhile."""
+        """Measure the time from a write until the view is right, while nothing else runs."""
         progress.tell("latency of a group")
         times = [self._seconds_of_a_price() * 1e3 for _ in range(self._scale.writes)]
         yield _figure("a price changes: its category is right", "ms", times, Target("at most", 5))

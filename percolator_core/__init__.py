@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from percolator_core.tables.model import Hash, Indexed, PrimaryKey, Range, RenamedFrom, Table, Unique
     from percolator_core.transaction.snapshot import Snapshot
     from percolator_core.transaction.transaction import Transaction
+    from percolator_core.views.class_functions import avg, count, max_, min_, sql, sum_
     from percolator_core.views.decorator import view_function
-    from percolator_core.views.functions import avg, count, max_, min_, sql, sum_
     from percolator_core.views.view import View
     from percolator_core.worker import Worker
 
@@ -130,7 +130,7 @@ __getattr__, __dir__ = lazily(
         "tables.model": ("Hash", "Indexed", "PrimaryKey", "Range", "RenamedFrom", "Table", "Unique"),
         "transaction.transaction": ("Transaction",),
         "views.decorator": ("view_function",),
-        "views.functions": ("avg", "count", "max_", "min_", "sql", "sum_"),
+        "views.class_functions": ("avg", "count", "max_", "min_", "sql", "sum_"),
         "views.view": ("View",),
         "worker": ("Worker",),
     },

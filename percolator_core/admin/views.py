@@ -1,4 +1,4 @@
-"""The views of a chain in a store: how they stand, and how they are filled.
+"""The views of a chain in a store: list, compare, fill, swap and drop them.
 
 >>> from percolator_core.admin.views import fill
 >>> fill(db, chain, "category_prices").rows
@@ -23,12 +23,12 @@ from percolator_core.notifications.activation import active
 from percolator_core.observers import Chain, Observer
 from percolator_core.schema.definitions import FILLED, MISSED, ViewRule
 from percolator_core.transaction.snapshot import Snapshot
-from percolator_core.views.filling import FillCounts, fill_rows
+from percolator_core.views.filling import FillCounts, fill_from_tables
 from percolator_core.views.life import is_shown, record, version_of, versions
 from percolator_core.views.plan import ViewPlan
 from percolator_core.views.recompute import faults
 from percolator_core.views.runs import GROUPS, ROWS
-from percolator_core.views.versions import drop_version, show
+from percolator_core.views.swapping import drop_version, show
 
 _PAUSE: Final = 0.02
 """Seconds between two looks for changes that wait."""
@@ -38,11 +38,11 @@ _PAUSE: Final = 0.02
 class ViewStatus:
     """A view in a store.
 
-    ``reads`` are the tables and views that it reads. ``rows`` is the approximate number of its rows.
-    ``waiting`` is the number of changed rows and of groups that its observers have still to process.
-    ``filled`` is False if rows that were there before the view have not been marked for it. ``shown`` is
-    False if readers still see the rows of an earlier SQL of the view: `swap` ends that. ``rows`` counts those
-    of the SQL of the chain. ``versions`` is the number of versions in the store, one for each SQL.
+    ``reads`` are the tables and views that it reads. ``rows`` is the approximate number of rows of the
+    version that the chain declares. ``waiting`` is the number of changed rows and of groups that its
+    observers have still to process. ``filled`` is False if the view lacks rows that were there before it:
+    call `fill`. ``shown`` is False if readers still see the rows of an earlier SQL: call `swap`.
+    ``versions`` is the number of versions in the store, one for each SQL.
     """
 
     name: str
@@ -76,7 +76,7 @@ def views(db: Database, chain: Chain) -> list[ViewStatus]:
     ]
 
 
-def left_views(db: Database, chain: Chain) -> list[str]:
+def leftover_views(db: Database, chain: Chain) -> list[str]:
     """Return the names of the views that are in the store and not in a chain."""
     return sorted({version.view for version in versions(db)} - set(chain.views))
 
@@ -154,7 +154,7 @@ def fill(
     own, version = view_observer(plan.stored.name, ROWS), version_of(db, plan)
     assert version is not None
     if version.state == MISSED:
-        # Rows that were removed in the meantime are in no page of rows: a rerun finds what they gave.
+        # A scan does not find rows that were removed meanwhile; a rerun finds them by their acknowledgements.
         chosen = rerun(db, chain, own).chosen
         counts = FillCounts(rows=chosen, marked=chosen)
         if progress is not None:
@@ -162,13 +162,13 @@ def fill(
     else:
         runs = chain.observers[own].view
         assert runs is not None
-        counts = fill_rows(db, runs, progress)
+        counts = fill_from_tables(db, runs, progress)
     record(db, version, state=FILLED)
     return counts
 
 
 def to_fill(db: Database, chain: Chain, name: str) -> list[str]:
-    """Return the views that have to be filled, in this order, to show a view: those that it reads first.
+    """Return the views to fill before a view can be shown, in order; the view itself is the last.
 
     Raises ConfigurationError if the chain has no such view.
     """
@@ -247,7 +247,8 @@ def _until_complete(
 def _unprocessed(db: Database, observer: Observer) -> Iterator[int]:
     """Yield the number of marks until the observer has processed all that were there at the call.
 
-    It has processed those of a tablet as soon as the tablet has none: writes may set new ones all the time.
+    The marks of a tablet are processed as soon as the tablet has none once. New marks that come later do not
+    count, because writes may set new ones all the time.
     """
     tags = [tag for table, _ in observer.observe for tag in db.catalog.table(table).tags]
     left = [dirty_key(tag, observer.name) for tag in tags]
@@ -260,7 +261,7 @@ def _unprocessed(db: Database, observer: Observer) -> Iterator[int]:
 
 
 def _read_views(chain: Chain, plan: ViewPlan) -> list[ViewPlan]:
-    """Return the views that a view reads, also through others, each after those that it reads."""
+    """Return the views that a view reads, directly or through other views; each after those that it reads."""
     wanted = set(plan.sources)
     found = []
     for one in reversed(list(chain.views.values())):

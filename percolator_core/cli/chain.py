@@ -63,11 +63,11 @@ def check(
 
 def _compare(chain: Chain, store: StoreOptions) -> None:
     """Compare the views of a chain with their queries. Raises Failure if one differs."""
-    from percolator_core.admin.views import compare, left_views
+    from percolator_core.admin.views import compare, leftover_views
 
     output = outputs.current()
     with store.existing(chain) as db:
-        found, left = [compare(db, chain, name) for name in chain.views], left_views(db, chain)
+        found, left = [compare(db, chain, name) for name in chain.views], leftover_views(db, chain)
     if left:
         output.note(f"the store has views that the chain does not have: {', '.join(left)}")
     shown = outputs.table("view", ">rows", ">missing", ">extra", ">different", ">waiting")

@@ -1,4 +1,4 @@
-"""``views``: the views of a chain, and the filling of a new one."""
+"""``views``: list the views of a chain, fill one, or drop one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def views(
 ) -> None:
     """List the views of a chain, with their rows and the changes that wait for them."""
     from percolator_core.admin.views import drop as drop_view
-    from percolator_core.admin.views import left_views, to_fill
+    from percolator_core.admin.views import leftover_views, to_fill
     from percolator_core.admin.views import views as views_of
 
     output = outputs.current()
@@ -52,7 +52,7 @@ def views(
             output.carry_on = "run the same command again"
             drop_view(db, chain, drop)
             output.note(f"{drop} was removed")
-        found, left = views_of(db, chain), left_views(db, chain)
+        found, left = views_of(db, chain), leftover_views(db, chain)
     for name in left:
         output.note(
             f"the store has the view {name}, and the chain does not: `percolator views {path} --drop {name}`"

@@ -181,7 +181,7 @@ class Chain:
         if of_views or any(table.view is not None for table in db.catalog.tables()):
             from percolator_core.views import life
 
-            life.begin(db, self.views.values())
+            life.record_active(db, self.views.values())
 
     def _repr_html_(self) -> str:
         """Show the graph in a notebook; if it is very large, a list of the observers."""

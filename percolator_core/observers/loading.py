@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from percolator_core.errors import ConfigurationError, CyclicChain, abbreviated
 from percolator_core.layout.keys import EVERY_COLUMN
 from percolator_core.observers.declaration import CHAIN_FILE, ChainDeclaration, ObserverDeclaration
+from percolator_core.observers.declared_views import views_of_chain, views_of_objects
 from percolator_core.observers.explain import validate
 from percolator_core.observers.graph import build_graph, undeclared_cycles
 from percolator_core.observers.imports import (
@@ -26,7 +27,6 @@ from percolator_core.observers.imports import (
 from percolator_core.observers.observer import Observer
 from percolator_core.observers.parts import Known, problems_of
 from percolator_core.observers.python_observers import Read, of_functions, of_modules
-from percolator_core.observers.python_views import views_of_chain, views_of_objects
 from percolator_core.observers.scheduling import unknown_names
 from percolator_core.observers.yaml_file import Problems, YamlFile, did_you_mean, one_line, quoted, read_yaml
 from percolator_core.schema.definitions import TableDefinition
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from percolator_core.observers.declared_views import DeclaredViews
     from percolator_core.observers.graph import Graph
     from percolator_core.observers.observer import Column
-    from percolator_core.observers.python_views import DeclaredViews
     from percolator_core.tables.model import Table
     from percolator_core.views.plan import ViewPlan
 
@@ -68,9 +68,9 @@ class _Tables:
     def with_views(self, views: DeclaredViews, problems: Problems) -> _Tables:
         """Return the tables with those of the chain's views."""
         # The parser of SQL takes long to import, and most chains have no views.
-        from percolator_core.observers.view_observers import observers_of, tables_of, views_of
+        from percolator_core.observers.view_observers import observers_of, plans_of, tables_of
 
-        plans = views_of(views, self.known, problems)
+        plans = plans_of(views, self.known, problems)
         models = Models({**self.models, **{name: views.model(plan) for name, plan in plans.items()}})
         known = {**self.known, **tables_of(plans.values())}
         observers = [one for plan in plans.values() for one in observers_of(plan, views.path(plan.name))]

@@ -1,4 +1,4 @@
-"""Read what a Python module declares with a decorator such as ``@observer``, without running the module.
+"""Read the declarations of a Python module without running it: ``@observer`` and others, and `View` classes.
 
 A decorator is found above a ``def`` at the top level of the module. Its arguments are literals, names of
 constants of the module, or columns of models such as ``Offer.price``. For a column the class of the model is
@@ -24,7 +24,7 @@ from percolator_core.observers.yaml_file import YamlFile, quoted
 _LIBRARY: Final = "percolator_core"
 _CONSTANT: Final = ast.Assign | ast.AnnAssign
 _DEEPEST: Final = 20
-"""The longest way of imports from a name to its definition."""
+"""The most imports that are followed from a name to its definition."""
 
 
 class NotRead(ValueError):
@@ -36,9 +36,10 @@ class NotRead(ValueError):
 
 
 class Declarations(NamedTuple):
-    """The declarations of a module as the data of YAML files with lines, and the reasons why others are none.
+    """The declarations of a module.
 
-    ``names`` are the functions of both.
+    ``files`` have those that can be read, as the data of YAML files with lines. ``unread`` has the reasons
+    why the others cannot. ``names`` are the functions and classes of both.
     """
 
     files: list[YamlFile]

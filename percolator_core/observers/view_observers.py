@@ -11,7 +11,7 @@ from percolator_core.notifications.queue import ADDED
 from percolator_core.observers.observer import Observer
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.tables.model import definition_of
-from percolator_core.views.loading import read_views
+from percolator_core.views.loading import plan_views
 from percolator_core.views.python_functions import ViewFunction
 from percolator_core.views.runs import GROUPS, ROWS, ViewRuns
 from percolator_core.views.sinks import RowSink
@@ -21,15 +21,15 @@ from percolator_core.views.view import declared_view
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from percolator_core.observers.declared_views import DeclaredViews
     from percolator_core.observers.observer import Column
-    from percolator_core.observers.python_views import DeclaredViews
     from percolator_core.observers.yaml_file import Problems
     from percolator_core.views.plan import ViewPlan
 
 _FUNCTION: Final = "percolator_core.views.runs:ViewRuns"
 
 
-def views_of(
+def plans_of(
     views: DeclaredViews, tables: Mapping[str, TableDefinition], problems: Problems
 ) -> dict[str, ViewPlan]:
     """Return the plans of a chain's views, by name.
@@ -49,7 +49,7 @@ def views_of(
     typed = {name: one for name, one in tables.items() if one.is_typed}
     classes = {name: one.model for name, one in views.classes.items() if one.model is not None}
     declared = [made for model in classes.values() if (made := declared_view(model)) is not None]
-    found = read_views(views.folder, typed, functions, declared)
+    found = plan_views(views.folder, typed, functions, declared)
     for line in found.problems:
         problems.add(line)
     plans = {plan.name: plan for plan in found.plans}
@@ -88,7 +88,7 @@ def tables_of(plans: Iterable[ViewPlan]) -> dict[str, TableDefinition]:
 
 
 def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
-    """Return the observers of a view: one of the rows of its sources and, if it has groups, one of those.
+    """Return the observers of a view: one for changed rows, and one for groups if there are any.
 
     ``file`` is the file that declares the view.
     """
@@ -107,7 +107,7 @@ def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
         reads=reads,
         writes=rows_written if is_direct else (*rows_written, (groups, ADDED), (groups, EVERY_COLUMN)),
         view=runs,
-        description=f"gives the changes of rows to the view {plan.name}",
+        description=f"applies changes of rows to the view {plan.name}",
     )
     if is_direct:
         return [rows]
@@ -121,6 +121,6 @@ def observers_of(plan: ViewPlan, file: Path) -> list[Observer]:
         writes=(*rows_written, (groups, ADDED), (groups, EVERY_COLUMN)),
         feedback=True,
         view=runs,
-        description=f"writes the rows of the view {plan.name}",
+        description=f"applies the queued changes of groups to the view {plan.name}",
     )
     return [rows, fold]

@@ -1,4 +1,4 @@
-"""Changes of rows of the tables that a view reads, and what the acknowledgements of such rows say."""
+"""Changes of rows of the tables that a view reads, and the content of the acknowledgements of such rows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from percolator_core.views.plan import Found
 
 @dataclass(slots=True)
 class Seen:
-    """What the acknowledgement of a row says: the row's image, and its contribution to each branch."""
+    """The content of a row's acknowledgement: the row's image, and its contribution to each branch."""
 
     image: bytes | None = None
     contributions: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ack: Ack | None) -> Seen:
-        """Return what an acknowledgement says; nothing without one."""
+        """Return the content of an acknowledgement; without one, it is empty."""
         if ack is None or not ack.image:
             return cls()
         row, contributions = unpack(ack.image)
         return cls(row, dict(contributions))
 
     def pack(self) -> bytes:
-        """Return the image of an acknowledgement."""
+        """Return the content in packed form: it is stored as `Ack.image`."""
         given: list[Packable] = [[number, one] for number, one in sorted(self.contributions.items())]
         return pack([self.image, given])
 
@@ -60,8 +60,8 @@ class SourceChange:
 SourceRow: TypeAlias = tuple[str, bytes]
 """A table that a view reads, and a row key."""
 
-Change: TypeAlias = tuple[bytes | None, bytes | None]
+ContributionChange: TypeAlias = tuple[bytes | None, bytes | None]
 """The contribution of a source row before and after."""
 
 AnyChange: TypeAlias = Cell | RowChange | SourceChange
-"""What an observer runs for: a cell, a whole row, or a row that a view reads."""
+"""The change that an observer processes: of a cell, of a whole row, or of a row that a view reads."""

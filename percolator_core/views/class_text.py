@@ -25,7 +25,7 @@ from percolator_core.schema.predicates import (
 )
 from percolator_core.schema.types import shown
 from percolator_core.tables.model import Table, definition_of
-from percolator_core.views.functions import Aggregate, SqlExpression
+from percolator_core.views.class_functions import Aggregate, SqlExpression
 
 CLAUSES: Final = ("join", "left_join", "where")
 """The attributes of a `View` class that are no columns."""
@@ -51,7 +51,7 @@ class ClassText:
         return "\n".join(self.lines) + "\n"
 
     def add(self, line: str, attribute: str = "") -> None:
-        """Add some text, which begins in a line of its own."""
+        """Add text. It begins on a new line."""
         for one in line.split("\n"):
             self.lines.append(one)
             self.attributes.append(attribute)
@@ -60,7 +60,7 @@ class ClassText:
 def class_text(name: str, columns: Mapping[str, Any], clauses: Mapping[str, Any]) -> ClassText:
     """Return the SQL of a view.
 
-    Raises ConfigurationError, which names the attribute, if one cannot be a part of a view.
+    Raises ConfigurationError, which names the attribute, if an attribute cannot be a part of a view.
     """
     writer = _Writer(columns, clauses)
     made = ClassText(models=writer.models)

@@ -1,4 +1,4 @@
-"""What the compilers of single operators and functions need of the compiler of expressions."""
+"""The interface of the compiler of expressions, for the compilers of single operators and functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the rows that were there before a view to the view, in pages of one transaction each."""
+"""Fill a view with the rows that its tables had before it: page by page, each page in one transaction."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from percolator_core.tables.query import Query
 from percolator_core.views.runs import ROWS, ViewRuns
 
 _PAGE: Final = 350
-"""A page has this many rows: a transaction of more than a thousand cells needs two phases."""
+"""The number of rows of a page. A transaction of more than a thousand cells needs two phases."""
 
 _ROUNDS: Final = 20
+"""The most attempts of a page that conflicts with runs. After them, its rows are marked for workers."""
+
 _LONGEST_PAUSE: Final = 0.1
-"""A page that conflicts with runs is attempted at most this many times, with pauses of at most these seconds
-before its attempts. Then workers get its rows."""
+"""The longest pause between two attempts of a page, in seconds."""
 
 
 @dataclass(slots=True)
 class FillCounts:
-    """Counts of a fill: the rows of the tables that the view reads.
+    """Counts of the rows that a fill has processed.
 
-    ``rows``: all rows so far. ``known``: the view had these rows already. ``marked``: these rows are left to
-    the workers, because they have no result in the view, or because runs changed the same groups again and
-    again.
+    ``rows``: all rows so far. ``known``: rows that the view had already. ``marked``: rows that are marked for
+    workers, because they have no result in the view, or because each attempt conflicted with runs.
     """
 
     rows: int = 0
@@ -39,7 +39,9 @@ class FillCounts:
     marked: int = 0
 
 
-def fill_rows(db: Database, runs: ViewRuns, progress: Callable[[FillCounts], object] | None) -> FillCounts:
+def fill_from_tables(
+    db: Database, runs: ViewRuns, progress: Callable[[FillCounts], object] | None
+) -> FillCounts:
     """Give all rows of the tables to the view. Rows that it has already do not count twice.
 
     The view's observers have to be active: they get the rows that are written from now on.
@@ -48,7 +50,7 @@ def fill_rows(db: Database, runs: ViewRuns, progress: Callable[[FillCounts], obj
     for table in dict.fromkeys(branch.source.table for branch in runs.plan.branches):
         for page in _pages(db, table):
             counts.rows += len(page)
-            known, left = _give(db, runs, table, page)
+            known, left = _process_page(db, runs, table, page)
             counts.known += known
             if left:
                 _mark(db, runs, table, left)
@@ -64,8 +66,8 @@ def _pages(db: Database, table: str) -> Iterator[Sequence[bytes]]:
         yield from batched((key for key, _ in found), _PAGE)
 
 
-def _give(db: Database, runs: ViewRuns, table: str, page: Sequence[bytes]) -> tuple[int, list[bytes]]:
-    """Return the number of rows that the view had already, and the rows that are left to workers."""
+def _process_page(db: Database, runs: ViewRuns, table: str, page: Sequence[bytes]) -> tuple[int, list[bytes]]:
+    """Process a page. Return the number of rows that the view had already, and the rows to mark."""
     for lost in range(_ROUNDS):
         try:
             with db.transaction() as t:

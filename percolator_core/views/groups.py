@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from percolator_core.schema.definitions import TableDefinition
 from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type
-from percolator_core.views.output import Cells, Encoder, named
+from percolator_core.views.output import Cells, Encoder, cells_by_column
 from percolator_core.views.packing import Packable, pack, split_sortable, unpack
 from percolator_core.views.sinks import WHOLE, Multiset
 from percolator_core.views.typed import Typed
@@ -35,8 +35,8 @@ class Argument:
 
     Its sums are in the state from ``at`` on: the number of values, then their sum if it is ``summed``. Of a
     float these are four ints: the sum, and the numbers of infinities, negative infinities and NaNs. If
-    ``listed`` is True, the values are in a multiset, and ``ends`` tells that the smallest and the largest one
-    are kept in the state.
+    ``listed`` is True, the values are in a multiset, and if ``ends`` is True, the state has the
+    smallest and the largest one.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Argument:
         if not self.summed:
             return
         if self.kind != "float":
-            sums[self.at + 1] += sign * whole(self.kind, value)
+            sums[self.at + 1] += sign * as_int(self.kind, value)
             return
         number: float = column_type("float").decode(value)
         if math.isfinite(number):
@@ -65,7 +65,7 @@ class Argument:
             sums[self.at + (4 if math.isnan(number) else 2 if number > 0 else 3)] += sign
 
 
-def whole(kind: str, value: bytes) -> int:
+def as_int(kind: str, value: bytes) -> int:
     """Return an encoded bool, int or decimal as an int; a decimal without its point."""
     if kind == "bool":
         return value[0]
@@ -207,7 +207,7 @@ class GroupSink:
         if self.having is not None and self.having.value(rows) is not True:
             return None
         values = [one.value(rows) for one in self.outputs]
-        return named(self.definition, self.encoder.cells(values))
+        return cells_by_column(self.definition, self.encoder.cells(values))
 
     def initial(self) -> tuple[bytes, Cells] | None:
         """Return the row of a view over empty tables, if it has one: a SELECT without GROUP BY."""

@@ -1,4 +1,4 @@
-"""Groups for which runs compete: their deltas go through a queue for some time."""
+"""Hot groups: groups on which runs have conflicted. Their deltas go through a queue for some time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from typing import Final
 
 _HOT: Final = 1.0
-"""Seconds after a conflict during which a group counts as hot. Each run of a hot group is followed by a run
-that empties the queue, but once in this time at most, runs of this process lose against others."""
+"""The seconds for which a group is hot after a conflict. While it is hot, its changes need a second run,
+which empties the queue. After that time runs may conflict again: once, and then the group is hot again."""
 
 _MOST: Final = 10_000
+"""If there are more groups than this, those that are not hot any more are removed."""
 
 
 class HotGroups:
-    """The groups for which a run of this process lost against another transaction a short time ago."""
+    """The groups on which a run of this process conflicted with another transaction a short time ago."""
 
     __slots__ = ("_until",)
 
@@ -25,7 +26,7 @@ class HotGroups:
         return self._until.get(group, 0.0) > time.monotonic()
 
     def add(self, groups: Iterable[bytes]) -> None:
-        """Count groups as hot from now on."""
+        """Record groups as hot from now on."""
         now = time.monotonic()
         if len(self._until) > _MOST:
             self._until = {group: until for group, until in self._until.items() if until > now}

@@ -1,4 +1,4 @@
-"""The life of a view in a store: its versions, one for each SQL that it had.
+"""The versions of views in a store, and their states: a view has one version for each SQL that it had.
 
 A version has tables of its own (`ViewRule.table`), and observers of its own, so two versions never mix. The
 name of the view stands for the version that is shown. Everything about a version is in the catalog, in the
@@ -59,11 +59,11 @@ def create(db: Database, tables: Iterable[TableDefinition]) -> None:
         db.create_defined(table.with_(name=table.stored, view=replace(rule, shown=int(is_first))))
 
 
-def begin(db: Database, plans: Iterable[ViewPlan]) -> None:
-    """Begin with the views whose observers are active now: all later changes will be marked for them.
+def record_active(db: Database, plans: Iterable[ViewPlan]) -> None:
+    """Record that the observers of these plans are active: all later changes are marked for them.
 
-    A view without GROUP BY has a row also over empty tables. If its tables have rows, it has to be filled. A
-    version whose observers are not active any more misses changes from now on.
+    A new version has to be filled if its tables have rows. A version whose observers are not active any more
+    misses changes from now on. A view with aggregates and no GROUP BY gets its row, also over empty tables.
     """
     active = {plan.stored.name: plan for plan in plans}
     for rule in versions(db):

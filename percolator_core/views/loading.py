@@ -22,7 +22,7 @@ class Views(NamedTuple):
     problems: tuple[str, ...]
 
 
-def read_views(
+def plan_views(
     folder: Path | None,
     tables: Mapping[str, TableDefinition],
     functions: Mapping[str, ViewFunction] | None = None,

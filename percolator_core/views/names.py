@@ -1,4 +1,4 @@
-"""The text of nodes, and nodes of columns with their places in the text."""
+"""The SQL text of nodes, and nodes that name columns, with their places in the text."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def column_of(identifier: Any) -> exp.Column:
     return found
 
 
-def named(alias: str, name: str, place: exp.Expr) -> exp.Column:
-    """Return a column with its alias, at the place of another node."""
+def column_at(alias: str, name: str, place: exp.Expr) -> exp.Column:
+    """Return the node of a column with its alias. It has the place of another node."""
     found = exp.column(name, table=alias, quoted=True)
     source = place.find(exp.Identifier) or place
     found.this.meta.update(

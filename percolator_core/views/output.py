@@ -18,7 +18,6 @@ from percolator_core.schema.row_keys import KeyCodec
 from percolator_core.schema.types import column_type, encode_value
 from percolator_core.tables.model import Hash, PrimaryKey, Table
 from percolator_core.views.packing import pack, unpack
-from percolator_core.views.typed import Rows, Typed
 
 HIDDEN: Final = "row_"
 """The key column of a view whose rows have no other key: bytes that name the source row or the group. It is
@@ -140,14 +139,9 @@ def packed_row(row_key: bytes, cells: Sequence[bytes | None]) -> bytes:
 def unpacked_row(definition: TableDefinition, packed: bytes) -> tuple[bytes, Cells]:
     """Return row key and cells that were packed."""
     row_key, *cells = unpack(packed)
-    return row_key, named(definition, cells)
+    return row_key, cells_by_column(definition, cells)
 
 
-def named(definition: TableDefinition, cells: Sequence[bytes | None]) -> Cells:
-    """Return cells by column."""
+def cells_by_column(definition: TableDefinition, cells: Sequence[bytes | None]) -> Cells:
+    """Return the cells of a row by column."""
     return {one.name: cell for one, cell in zip(definition.value_columns, cells, strict=True)}
-
-
-def evaluated(outputs: Sequence[Typed], rows: Rows) -> list[Any]:
-    """Return the values of the outputs."""
-    return [one.value(rows) for one in outputs]

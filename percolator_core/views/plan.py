@@ -29,8 +29,8 @@ Found: TypeAlias = tuple[bytes, Mapping[str, bytes | None]]
 class RowRefused(ValueError):
     """A row has no result in a view: a division by zero, a CAST that fails, a value that does not fit.
 
-    The message names the view, the row and the reason. The change of the row cannot be applied before the row
-    or the view is changed.
+    The message names the view, the row and the reason. Change the row or the view; until then, the change of
+    the row cannot be applied.
     """
 
 
@@ -61,10 +61,6 @@ class Input:
                 for name, decode, missing in self._decoders
             )
         )
-
-    def values(self, values: Mapping[str, Any]) -> Row:
-        """Return the row of Python values by column. Values of enums and subclasses have to be plain."""
-        return tuple(values[name] for name in self.columns)
 
     @cached_property
     def _codec(self) -> KeyCodec:

@@ -21,7 +21,7 @@ Fault: TypeAlias = Literal["missing", "extra", "different"]
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A row of a view that its query does not give, or that is ``missing`` or has other values."""
+    """A row in which a view differs from its query: it is missing, or extra, or has different values."""
 
     row: bytes
     fault: Fault

@@ -5,9 +5,9 @@ takes back exactly that. A change of a joined row is a change of all source rows
 and this one write the same acknowledgements, so two of them that see different rows conflict, and the later
 one sees both changes.
 
-A run changes the groups of its row in its own transaction. If that conflicts with other runs, the deltas of
-the group go through a queue for some time (`percolator_core.views.hot`): then changes of rows of one group do
-not conflict with each other.
+A run changes the groups of its row in its own transaction. If it conflicts with another run, the deltas of
+these groups go through a queue for some time (`percolator_core.views.hot`), because writes to a queue do not
+conflict.
 
 Many rows can be processed in one transaction (`ViewRuns.run_together`), which changes each group once.
 """
@@ -30,7 +30,7 @@ from percolator_core.tables.lookup import found_rows
 from percolator_core.tables.query import Query
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.transaction.whole_rows import WholeRow
-from percolator_core.views.changes import Change, Seen, SourceChange, SourceRow
+from percolator_core.views.changes import ContributionChange, Seen, SourceChange, SourceRow
 from percolator_core.views.hot import HotGroups
 from percolator_core.views.packing import pack
 from percolator_core.views.plan import Branch, Found, Lookup, RowRefused, ViewPlan
@@ -44,7 +44,7 @@ ROWS: Final = "rows"
 GROUPS: Final = "groups"
 
 _UNKNOWN: Final = b""
-"""No image of a row: it equals none, also not that of a row that does not exist."""
+"""The image of a row whose last state is unknown. It equals no image of a row, nor that of a missing row."""
 
 
 class ViewRuns:
@@ -102,7 +102,8 @@ class ViewRuns:
     def may_run_together(self, table: str) -> bool:
         """Return True if many changed rows of a table may be processed in one transaction.
 
-        A change of a row that joins look up is a change of all rows that refer to it, which are enough.
+        A change of a row that joins look up changes all rows that refer to it: one such row fills a
+        transaction.
         """
         return table not in self._looked_up
 
@@ -112,7 +113,7 @@ class ViewRuns:
         """Bring the view up to date with the changes of many rows, by table.
 
         Return the rows that had not changed, and the rows that have no result (`RowRefused`). Nothing is
-        written for the latter ones: the run of each one has to report it.
+        written for a row without a result: its own run has to report it.
         """
         changes: list[SourceChange] = []
         collapsed: set[SourceRow] = set()
@@ -126,7 +127,7 @@ class ViewRuns:
                     changes.append(change)
         self._look_up(t, changes)
         sources: dict[SourceRow, Seen] = {}
-        changed: list[Change] = []
+        changed: list[ContributionChange] = []
         refused: set[SourceRow] = set()
         for change in changes:
             where = (change.table, change.row)
@@ -152,12 +153,14 @@ class ViewRuns:
                 stepped = [branch.step(lookup, *both) for both in zip(rows, found, strict=True)]
                 rows = [one for one in stepped if one is not None]
 
-    def _changed(self, t: Transaction, change: SourceChange, sources: dict[SourceRow, Seen]) -> list[Change]:
+    def _changed(
+        self, t: Transaction, change: SourceChange, sources: dict[SourceRow, Seen]
+    ) -> list[ContributionChange]:
         """Return the contributions before and after of all source rows that the change of a row concerns.
 
-        Add what their acknowledgements say to ``sources``.
+        Add the content of their acknowledgements to ``sources``.
         """
-        changed: list[Change] = []
+        changed: list[ContributionChange] = []
         for branch in self.plan.branches:
             rows = {change.row} if branch.source.table == change.table else set()
             for number, lookup in enumerate(branch.lookups):
@@ -174,7 +177,7 @@ class ViewRuns:
                 except RowRefused as error:
                     if is_own:
                         raise
-                    # The other rows that refer to the joined row are not to wait for this one.
+                    # This row must not hold back the other rows that refer to the joined row.
                     log.warning("a row of a view keeps what it gave before", error=str(error))
         return changed
 
@@ -182,17 +185,17 @@ class ViewRuns:
         self,
         t: Transaction,
         sources: Mapping[SourceRow, Seen],
-        changed: Iterable[Change],
+        changed: Iterable[ContributionChange],
         *,
         is_contended: bool,
     ) -> None:
         for (table, row), seen in sources.items():
             self._acknowledge(t, table, row, seen)
-        self._give(t, [one for one in changed if one[0] != one[1]], is_contended=is_contended)
+        self._change_view(t, [one for one in changed if one[0] != one[1]], is_contended=is_contended)
 
     def _contribute(
         self, t: Transaction, branch: Branch, row: bytes, found: Found | None, seen: Seen
-    ) -> Change:
+    ) -> ContributionChange:
         """Compute the contribution of a source row; return the earlier one and the new one."""
         joined = None
         if found is not None:
@@ -203,7 +206,10 @@ class ViewRuns:
             seen.contributions[branch.number] = after
         return before, after
 
-    def _give(self, t: Transaction, changed: Iterable[Change], *, is_contended: bool) -> None:
+    def _change_view(
+        self, t: Transaction, changed: Iterable[ContributionChange], *, is_contended: bool
+    ) -> None:
+        """Write the rows of the view. A view with groups changes its groups, or queues their deltas."""
         sink = self.plan.sink
         if isinstance(sink, RowSink):
             handle = t.handle_of(self.plan.stored.name)
@@ -276,7 +282,7 @@ class ViewRuns:
                 if column is None or column.type != one.definition.by_name[name].type:
                     raise ConfigurationError(
                         f"the view {self.plan.name} reads {handle.name}.{name}, whose type has changed: "
-                        "start the workers again with the changed models, and give the view another name"
+                        "start the workers again with the changed models, and then fill the view"
                     )
         self._checked[handle.name] = handle
 
@@ -286,10 +292,10 @@ class ViewRuns:
         t.write(table, row, self._acked, (DELETE, b"") if is_gone else (PUT, Ack(image=seen.pack()).pack()))
 
     def _seen(self, t: Transaction, table: str, row: bytes) -> Seen:
-        """Return what the acknowledgement of another row says, without its image.
+        """Return the content of another row's acknowledgement, with an unknown image.
 
-        The row may have changed and changed back since its own last run. Then the next one must not find that
-        nothing has changed, because this run uses the row as it is in between.
+        The other row may change, and change back, before its own next run. This run uses the row as it is in
+        between, so the next run of the row must not find it unchanged.
         """
         [found] = t.versions(table, row, [self._acked])
         return Seen(_UNKNOWN, Seen.of(_ack(found)).contributions)
@@ -297,10 +303,10 @@ class ViewRuns:
     def _image(
         self, handle: TableHandle, found: WholeRow, cells: Mapping[str, bytes | None] | None
     ) -> bytes | None:
-        """Return what the view reads of a row, packed; None if the row does not exist.
+        """Return the image of a row: the cells that the view reads, packed; None if the row does not exist.
 
-        If joins look the row up, its newest timestamp is a part: runs for rows that refer to it may have used
-        it as it was in between, so it must not count as unchanged after it was changed back.
+        If joins look the row up, its newest timestamp is a part of the image. Runs of rows that refer to it
+        may have used an earlier state, so the row counts as changed even if it was changed back.
         """
         timestamp = found.timestamp if handle.name in self._looked_up else 0
         if cells is None:
@@ -354,5 +360,5 @@ def _ack(version: Version | None) -> Ack | None:
 
 
 def _without_missing(names: Iterable[str], values: Iterable[bytes | None]) -> dict[str, bytes | None]:
-    """Return the cells that exist: a plan puts the default of the column for a missing one."""
+    """Return the cells that exist. For a missing one, a plan uses the default of the column."""
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}

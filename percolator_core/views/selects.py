@@ -13,7 +13,7 @@ from percolator_core.views.aggregates import aggregates_in
 from percolator_core.views.expressions import Compiler
 from percolator_core.views.joins import Joined, Joins, build
 from percolator_core.views.kinds import NULL, common_kind
-from percolator_core.views.names import column_of, conjuncts, identity, named, same, shortened, wrapped
+from percolator_core.views.names import column_at, column_of, conjuncts, identity, same, shortened, wrapped
 from percolator_core.views.problems import Report
 from percolator_core.views.python_functions import ViewFunction, caller
 from percolator_core.views.relations import Part, Scope, near, never_null
@@ -241,7 +241,7 @@ class Selects:
         if unknown:
             self.report.refuse(node, f"EXCLUDE: there is no column {min(unknown)!r}")
         return [
-            Selected(name, named(alias, name, node))
+            Selected(name, column_at(alias, name, node))
             for alias, name in columns
             if name.lower() not in excluded
         ]
@@ -256,11 +256,11 @@ class Selects:
                 if not candidates:
                     one.replace(wrapped(alias))
                     continue
-                if identity(alias) not in [identity(named(*each, one)) for each in candidates]:
+                if identity(alias) not in [identity(column_at(*each, one)) for each in candidates]:
                     self.report.refuse(
                         one, f"{one.name!r} is a column and a name of the SELECT list: use different names"
                     )
-            made = named(*scope.locate(one), one)
+            made = column_at(*scope.locate(one), one)
             one.set("table", made.args["table"])
             one.set("this", made.this)
 
@@ -376,9 +376,9 @@ class Selects:
                 before.merged = merged
                 column = column_of(using)
                 here = Part(relations={item.alias: names.relations[item.alias]})
-                left = named(*Scope(self.report, before).locate(column), using)
+                left = column_at(*Scope(self.report, before).locate(column), using)
                 right = Scope(self.report, here).locate(column)
-                item.conjuncts.append(exp.EQ(this=left, expression=named(*right, using)))
+                item.conjuncts.append(exp.EQ(this=left, expression=column_at(*right, using)))
                 merged.add(right)
         return merged
 

@@ -1,4 +1,4 @@
-"""What becomes of the rows of a view's branches: rows of their own, groups, or the first n of a partition.
+"""Sinks turn the contributions of source rows into the rows of a view: one by one, by group, or the first n.
 
 A contribution is what one source row gives to the view, packed. It is kept with the source row, so that a
 later change takes back exactly what the row gave. A delta is what one or several changes do to a group or
@@ -18,15 +18,15 @@ from percolator_core.views.packing import Packable, pack, unpack
 
 _LENGTH: Final = struct.Struct(">I")
 
-Change = tuple[bytes, Cells | None]
-"""The row key of a row of the view, and its new cells; None removes the row."""
+RowWrite = tuple[bytes, Cells | None]
+"""A write to the view: the row key of one of its rows, and the new cells; None removes the row."""
 
 
 class Multiset(Protocol):
     """The ordered multisets of one group, one for each number of an argument.
 
     A delta that takes a value back may arrive before the delta that has added it. Then the value has a
-    *debt*: its count is below 0. Everybody else sees such a count as 0.
+    *debt*: its count is below 0. The methods return such a count as 0.
     """
 
     def add(self, changes: Mapping[tuple[int, bytes], int]) -> Mapping[tuple[int, bytes], tuple[int, int]]:
@@ -49,13 +49,13 @@ class RowSink:
         """Return the row key and the cells of the view's row."""
         return unpacked_row(self.definition, contribution)
 
-    def changes(self, before: bytes | None, after: bytes | None) -> list[Change]:
-        """Return the changes of the view when a source row's contribution changes."""
+    def changes(self, before: bytes | None, after: bytes | None) -> list[RowWrite]:
+        """Return the writes to the view when a source row's contribution changes."""
         if before == after:
             return []
         old = None if before is None else self.row(before)
         new = None if after is None else self.row(after)
-        found: list[Change] = []
+        found: list[RowWrite] = []
         if old is not None and (new is None or new[0] != old[0]):
             found.append((old[0], None))
         return found if new is None else [*found, new]
@@ -93,12 +93,12 @@ class TopSink:
         """Return the elements of the partition's multiset that a delta changes."""
         return [(0, _element(entry, row)) for entry, row, _ in unpack(delta)]
 
-    def apply(self, delta: bytes, multiset: Multiset) -> list[Change]:
-        """Apply a delta to the partition's entries, and return the changes of the view's rows."""
+    def apply(self, delta: bytes, multiset: Multiset) -> list[RowWrite]:
+        """Apply a delta to the partition's entries, and return the writes to the view."""
         before = self._rows(multiset)
         multiset.add({(0, _element(entry, row)): count for entry, row, count in unpack(delta)})
         after = self._rows(multiset)
-        changes: list[Change] = [(key, None) for key in before if key not in after]
+        changes: list[RowWrite] = [(key, None) for key in before if key not in after]
         return changes + [(key, cells) for key, cells in after.items() if before.get(key) != cells]
 
     def _rows(self, multiset: Multiset) -> dict[bytes, Cells]:

@@ -1,4 +1,4 @@
-"""The tables of a view in the store: its rows, and the groups from which they are made.
+"""Read and write the tables of a view: its rows, and the groups from which they are made.
 
 A version of a view has a typed table such as ``prices__1f3c9a02``. If it has groups or a ranking, it also has
 a raw table ``prices__1f3c9a02__groups`` with three kinds of rows:
@@ -31,7 +31,7 @@ ENTRY: Final = "entry"
 DEBT: Final = "debt"
 
 _MOST: Final = 2000
-"""One transaction takes at most this many deltas of a group."""
+"""The most deltas of a group that one transaction takes from the queue."""
 
 _ARGUMENT: Final = struct.Struct(">H")
 
@@ -138,7 +138,7 @@ def write_row(t: Transaction, handle: TableHandle, key: bytes, cells: Cells | No
 
 
 def change_row(t: Transaction, handle: TableHandle, key: bytes, cells: Cells | None) -> None:
-    """Write the cells that change in a row of a view, or remove it: most changes of a group change few."""
+    """Write the cells of a row that change, or remove the row. Most deltas of a group change few cells."""
     before = None if cells is None else rows.read(t, handle, key, cells)
     if cells is None or before is None:
         write_row(t, handle, key, cells)

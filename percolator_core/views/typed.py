@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from percolator_core.views.kinds import widening
@@ -90,11 +90,6 @@ def combined(
 def slots_of(parts: Sequence[Typed]) -> frozenset[Slot]:
     """Return the columns that some expressions read."""
     return frozenset().union(*(one.slots for one in parts))
-
-
-def non_null(one: Typed) -> Typed:
-    """Return the expression as one that is never null."""
-    return replace(one, nullable=False)
 
 
 def is_text(one: Typed) -> bool:

@@ -19,7 +19,7 @@ from percolator_core.views.problems import ViewRefused
 from percolator_core.views.python_functions import ViewFunction
 
 _ANNOTATIONS: Final = ("__annotations__", "__annotate__", "__annotate_func__")
-"""What a class statement keeps of annotations, in several versions of Python."""
+"""The names under which a class body keeps its annotations, in several versions of Python."""
 
 _KEPT: Final = (FunctionType, classmethod, staticmethod, property)
 """The types of attributes that a `View` class keeps as they are."""
@@ -54,7 +54,7 @@ class DeclaredView:
 
 
 class _ViewType(TableType):
-    """Makes a model of the columns that the class of a view computes."""
+    """Turns a `View` class into a model of the rows that it computes."""
 
     def __new__(mcs, title: str, bases: tuple[type, ...], namespace: dict[str, Any], **arguments: Any) -> Any:
         if not any(isinstance(one, _ViewType) for one in bases):

@@ -12,8 +12,10 @@ from percolator_core.observers import Observer
 from percolator_core.transaction.client import Client
 
 GIVEN_BACK: Final = 0.05
+"""Seconds until a cell that was given back after a conflict is due again."""
+
 _WRONG_CHAIN: Final = 0.5
-"""Seconds until a cell that was given back is due: after conflicts, and if another chain observes it."""
+"""Seconds until a cell that another chain observes is due again."""
 
 
 class Admission:

@@ -277,7 +277,7 @@ class WorkerLoop:
             self._next[lease.cell] = lease
             return
         slots.begin(lease)
-        if name == "hub" and self._together.takes(lease):
+        if name == "hub" and self._together.may_wait(lease):
             if self._together.add(lease):
                 self._hub.submit(self._run_together, lease.observer)
         elif name == "hub":

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from percolator_core.views.runs import ViewRuns
 
 _MOST: Final = 256
-"""One transaction processes at most this many rows: with more than a thousand cells it needs two phases."""
+"""The most rows of one transaction. A transaction of more than a thousand cells needs two phases."""
 
 
 class RunsTogether:
-    """The changed rows of views that wait to be processed in one transaction. Only for tasks of one hub."""
+    """The changed rows that wait to be processed together, by observer. For tasks of one hub only."""
 
     def __init__(self, client: Client, attempts: Attempts, watchdog: Watchdog) -> None:
         self._client = client
@@ -37,15 +37,15 @@ class RunsTogether:
         self._watchdog = watchdog
         self._waiting: dict[str, list[Lease]] = {}
 
-    def takes(self, lease: Lease) -> bool:
-        """Return True if a cell may be processed with others. Traces and spans are of single runs."""
+    def may_wait(self, lease: Lease) -> bool:
+        """Return True if a row may wait for others. With traces or spans, each row needs a run of its own."""
         view = self._attempts.guards[lease.observer].observer.view
         if view is None or lease.column != MARKER or self._attempts.are_single or lease.tries:
             return False
         return view.may_run_together(lease.table)
 
     def add(self, lease: Lease) -> bool:
-        """Let a row wait. Return True if a task has to begin that calls `take` until nothing waits."""
+        """Let a row wait. If it returns True, begin a task that calls `take` until no row waits."""
         waiting = self._waiting.get(lease.observer)
         if waiting is None:
             self._waiting[lease.observer] = [lease]
@@ -54,7 +54,7 @@ class RunsTogether:
         return False
 
     def take(self, observer: str) -> list[Lease]:
-        """Return the rows to process next; empty if none waits, and the task has to end."""
+        """Return the rows to process next. If it is empty, no row waits, and the task has to end."""
         waiting = self._waiting.pop(observer)
         if waiting:
             self._waiting[observer] = waiting[_MOST:]

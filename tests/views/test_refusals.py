@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from percolator_core.errors import ConfigurationError
-from percolator_core.views.loading import read_views
+from percolator_core.views.loading import plan_views
 from percolator_core.views.planner import plan_view
 from percolator_core.views.problems import ViewRefused
 from tests.views.queries import table
@@ -176,7 +176,7 @@ STATEMENTS = [
 def test_a_file_that_is_no_view_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / "v.sql").write_text(text)
-    found = read_views(tmp_path, TABLES)
+    found = plan_views(tmp_path, TABLES)
     assert not found.plans
     assert expected in found.problems[0]
 
@@ -192,7 +192,7 @@ def test_views_may_read_views_and_are_planned_in_that_order(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "a.sql").write_text("CREATE VIEW a AS SELECT n, count(*) AS m FROM z GROUP BY n")
     (folder / "z.sql").write_text("CREATE VIEW z AS SELECT a, count(*) AS n FROM t GROUP BY a")
-    found = read_views(tmp_path, TABLES)
+    found = plan_views(tmp_path, TABLES)
     assert found.problems == ()
     assert [one.name for one in found.plans] == ["z", "a"]
     assert found.plans[1].sources == (found.plans[0].stored.name,)
@@ -203,7 +203,7 @@ def test_views_that_read_each_other_are_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.sql").write_text("CREATE VIEW a AS SELECT x FROM z")
     (folder / "z.sql").write_text("CREATE VIEW z AS SELECT x FROM a")
-    assert "a.sql:1:1: the views read each other: a → z → a" in read_views(tmp_path, TABLES).problems[0]
+    assert "a.sql:1:1: the views read each other: a → z → a" in plan_views(tmp_path, TABLES).problems[0]
 
 
 def test_a_view_of_a_refused_view_has_no_problem_of_its_own(tmp_path: Path) -> None:
@@ -211,4 +211,4 @@ def test_a_view_of_a_refused_view_has_no_problem_of_its_own(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "a.sql").write_text("CREATE VIEW a AS SELECT x FROM z")
     (folder / "z.sql").write_text("CREATE VIEW z AS SELECT qq FROM t")
-    assert len(read_views(tmp_path, TABLES).problems) == 1
+    assert len(plan_views(tmp_path, TABLES).problems) == 1

@@ -12,12 +12,12 @@ import pytest
 
 from percolator_core import Chain, ConfigurationError, SnapshotTooOld, TransactionConflict, Worker
 from percolator_core.admin import views as views_module
-from percolator_core.admin.views import drop, fill, left_views, swap, to_fill, views
+from percolator_core.admin.views import drop, fill, leftover_views, swap, to_fill, views
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.activation import Registration, activate
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.views import versions as versions_module
+from percolator_core.views import swapping
 from tests.servers.plain import PATIENCE
 from tests.views.shops import change_views, leaves_nothing, rule_of, show, watch
 from tests.views.test_stored_views import VIEWS, Shop
@@ -93,7 +93,7 @@ def test_a_snapshot_reads_the_version_of_its_time_or_is_refused(shop: Shop, tmp_
     half = shop.db.timestamp()
     shop.settle()
     old = shop.db.snapshot()
-    versions_module.show(shop.db, rule_of(shop, "cheap"))
+    swapping.show(shop.db, rule_of(shop, "cheap"))
     assert list(old.select("cheap")) == [{"id": 1, "twice": 6}]
     assert list(shop.db.snapshot().select("cheap")) == [{"id": 1, "age": "new", "thrice": 9}]
     with pytest.raises(SnapshotTooOld):
@@ -151,10 +151,10 @@ class _Died(Exception):
 
 
 STEPS = [
-    (views_module, "fill_rows"),
+    (views_module, "fill_from_tables"),
     (views_module, "record"),
-    (versions_module, "raise_safe_points"),
-    (versions_module, "record"),
+    (swapping, "raise_safe_points"),
+    (swapping, "record"),
     (views_module, "drop_version"),
 ]
 
@@ -195,10 +195,10 @@ def test_a_drop_that_died_after_any_step_is_repeated(shop: Shop, tmp_path: Path,
     shop.settle()
     version = rule_of(shop, "cities")
     change_views(shop, tmp_path, cities=None)
-    steps = versions_module.dropping(shop.db, version)
+    steps = swapping.dropping(shop.db, version)
     for _ in range(done):
         next(steps, None)
-    assert left_views(shop.db, shop.chain) == (["cities"] if done < 6 else [])
+    assert leftover_views(shop.db, shop.chain) == (["cities"] if done < 6 else [])
     if done < 6:
         drop(shop.db, shop.chain, "cities")
     assert leaves_nothing(shop, version)
@@ -221,7 +221,7 @@ def test_a_view_that_is_in_use_is_not_dropped(shop: Shop, tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match=r"the observers of large.* are active"):
         drop(shop.db, shop.chain, "large")
     shop.chain.create_tables(shop.db)
-    assert left_views(shop.db, shop.chain) == ["large", "sums"]
+    assert leftover_views(shop.db, shop.chain) == ["large", "sums"]
     drop(shop.db, shop.chain, "sums")
     drop(shop.db, shop.chain, "large")
     for name in ("sums", "large"):
@@ -234,7 +234,7 @@ def test_a_view_that_is_in_use_is_not_dropped(shop: Shop, tmp_path: Path) -> Non
 def test_a_version_that_is_being_dropped_does_not_come_back(shop: Shop, tmp_path: Path, done: int) -> None:
     version = rule_of(shop, "cities")
     change_views(shop, tmp_path, cities=None)
-    steps = versions_module.dropping(shop.db, version)
+    steps = swapping.dropping(shop.db, version)
     for _ in range(done):
         next(steps)
     with pytest.raises(ConfigurationError, match="the view cities with this SQL is being dropped"):
@@ -255,7 +255,7 @@ def test_a_run_that_slept_writes_nothing_to_a_version_that_is_being_dropped(
     assert change is not None
     runs.process(None, change)
     change_views(shop, tmp_path, cheap=None)
-    steps = versions_module.dropping(shop.db, version)
+    steps = swapping.dropping(shop.db, version)
     next(steps)
     with pytest.raises(TransactionConflict):
         t.commit()

@@ -85,7 +85,7 @@ class DeclaredViews:
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """A text by the name of each view and function, which changes with its declaration."""
+        """By the name of each view and function, a text that changes with its declaration."""
         found = {} if self.folder is None else view_digests(self.folder)
         found.update({one.name: one.digest for one in self.classes.values()})
         return found | {f"{one.name}()": str(one.revision) for one in self.functions.values()}
@@ -129,7 +129,7 @@ def _taken(file: YamlFile, field_: str, name: str) -> str:
     return file.problem((field_,), f"the name {quoted(name)} is taken; rename one of the two")
 
 
-def declared_class(value: object) -> DeclaredView | None:
+def _declared_view(value: object) -> DeclaredView | None:
     """Return the declaration of a `View` class, None for another object."""
     if not (isinstance(value, type) and is_view(value)):
         return None
@@ -139,7 +139,7 @@ def declared_class(value: object) -> DeclaredView | None:
 
 
 def _mark_of(value: object) -> MarkedFunction | DeclaredView | None:
-    return marked_function(value) or declared_class(value)
+    return marked_function(value) or _declared_view(value)
 
 
 _VIEWS: Final = Kind(
@@ -182,7 +182,7 @@ def views_of_objects(views: Iterable[object], problems: Problems) -> DeclaredVie
             found.functions.update(inner.functions)
             found.classes.update(inner.classes)
             continue
-        function, declared = marked_function(one), declared_class(one)
+        function, declared = marked_function(one), _declared_view(one)
         if function is not None and callable(one):
             data = {"function": getattr(one, "__name__", ""), "revision": function.revision}
             found.add_function(_file(function.path, function.line, data), one, problems)

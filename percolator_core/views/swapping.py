@@ -1,7 +1,7 @@
-"""Versions of a view are shown and dropped. A dropped version leaves nothing in the store.
+"""Show a version of a view, and drop one. A dropped version leaves nothing in the store.
 
-All steps may be repeated after a crash. The table with the rows is dropped last, because it has the record of
-the version.
+All steps may be repeated after a crash. The table with the rows is dropped last, because the state of the
+version is in its definition.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def tables_of(db: Database, version: ViewRule) -> list[str]:
 
 
 def show(db: Database, version: ViewRule) -> None:
-    """Let the name of a view stand for a version, from one moment on; all its rows have to be there."""
-    # Snapshots of earlier times are refused by the version: it may not have had all rows then. A run that
-    # began earlier is repeated.
+    """Let the name of a view stand for a version, from one moment on. The version has to be complete."""
+    # The version refuses snapshots of earlier times, because it did not have all rows then. A run that began
+    # earlier is repeated.
     raise_safe_points(db.store, db.catalog.table(version.table).tags, db.timestamp(), durably=True)
     number = max(one.shown for one in versions(db) if one.view == version.view)
     record(db, version, shown=number + 1)
@@ -45,7 +45,7 @@ def show(db: Database, version: ViewRule) -> None:
 def drop_version(db: Database, version: ViewRule) -> None:
     """Remove a version whose observers are not active.
 
-    Raises LockTimeout if a transaction is still committing to its tables, StoreUnavailable: repeat it.
+    Raises LockTimeout if a transaction is still committing to its tables, or StoreUnavailable: call it again.
     """
     for _ in dropping(db, version):
         pass
@@ -54,8 +54,8 @@ def drop_version(db: Database, version: ViewRule) -> None:
 def dropping(db: Database, version: ViewRule) -> Iterator[str]:
     """Remove a version; yield the name of each step when the step is done."""
     tables = tables_of(db, version)
-    # A worker that was suspended may go on in the middle of a run. Its tables refuse all writes before the
-    # acknowledgements are removed, so that no acknowledgement comes back with a row behind it.
+    # A suspended worker may go on in the middle of a run. So the tables of the version refuse all writes
+    # before the acknowledgements are removed: otherwise the run could write an acknowledgement and a row.
     for table in tables:
         with suppress(UnknownTable):  # its own drop has begun
             db.schema_changes.close(table)

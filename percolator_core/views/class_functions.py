@@ -1,4 +1,4 @@
-"""The functions of `View` classes: aggregates of columns, and expressions in SQL."""
+"""The functions that `View` classes call: aggregates of columns, and expressions in SQL."""
 
 from __future__ import annotations
 
