@@ -152,16 +152,18 @@ def fill(
             "start a worker with the chain, or drain it, and then fill"
         )
     own, version = view_observer(plan.stored.name, ROWS), version_of(db, plan)
+    runs = chain.observers[own].view
     assert version is not None
+    assert runs is not None
     if version.state == MISSED:
         # Rows that were removed in the meantime are in no page of rows: a rerun finds what they gave.
         chosen = rerun(db, chain, own).chosen
+        if view_observer(plan.stored.name, GROUPS) in chain.observers:
+            db.run(runs.wake)
         counts = FillCounts(rows=chosen, marked=chosen)
         if progress is not None:
             progress(counts)
     else:
-        runs = chain.observers[own].view
-        assert runs is not None
         counts = fill_rows(db, runs, progress)
     record(db, version, state=FILLED)
     return counts
