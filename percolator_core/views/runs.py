@@ -225,7 +225,10 @@ class ViewRuns:
         if is_contended:
             self._hot.add(given)
         for target in [target for target in given if target in self._hot]:
-            self._queue.add(t, target, given.pop(target))
+            delta = given.pop(target)
+            # Deltas of other rows would wait in the queue behind a delta that the group cannot take.
+            StoredGroup(t, self.plan.stored.name, target).check(sink.values(delta))
+            self._queue.add(t, target, delta)
         self._apply(t, given)
 
     # Groups.

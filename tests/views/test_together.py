@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,10 @@ def test_a_fill_leaves_to_workers_a_page_with_a_row_that_the_store_refuses(
     run(shop)
     sql = "SELECT note, count(*) AS n FROM orders WHERE note IS NOT NULL GROUP BY note"
     add(shop, tmp_path, "notes", sql)
-    assert fill(shop.db, shop.chain, "notes").marked == len(ROWS)
+    marked = 0
+    with suppress(ValueError):
+        marked = fill(shop.db, shop.chain, "notes").marked
+    assert marked == len(ROWS)
     run(shop)
     [cell] = Quarantine(shop.db, shop.chain).cells()
     assert (cell.observer, cell.row) == (shop.observer("notes", "rows"), shop.order.row_key(id=7))
@@ -289,3 +293,19 @@ def test_a_joined_row_that_is_gone_leaves_nothing(shop: Shop) -> None:
     handle = shop.db.catalog.table("customers")
     assert shop.db.store.one((b"HKEYS", handle.row_key(shop.customer.row_key(id=1)))) == []
     shop.must_be_right()
+
+
+def test_a_value_that_is_too_long_for_a_group_gets_into_no_queue(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(shop, tmp_path, "notes", "SELECT customer, max(note) AS last FROM orders GROUP BY customer")
+    write_orders(shop)
+    run(shop)
+    monkeypatch.setattr("percolator_core.views.hot.HotGroups.__contains__", lambda *_: True)
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, note="x" * 65_530)
+        t.update(shop.order, id=9, note="y")
+    run(shop)
+    [cell] = Quarantine(shop.db, shop.chain).cells()
+    assert (cell.observer, cell.row) == (shop.observer("notes", "rows"), shop.order.row_key(id=7))
+    assert [row["last"] for row in shop.db.snapshot().select("notes")] == [None, "y"]
