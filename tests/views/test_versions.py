@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -111,6 +112,33 @@ def test_a_view_that_returns_processes_the_queues_of_its_groups(
     show(shop, "sums", "best")
     shop.settle()
     shop.must_be_right()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["away", "and back"])
+def test_a_fill_beside_which_another_chain_was_activated_is_repeated(
+    shop: Shop, tmp_path: Path, again: bool
+) -> None:
+    with shop.db.transaction() as t:
+        for key in range(40):
+            t.upsert(shop.order(id=key, customer=1 + key % 2, amount=1))
+    shop.settle()
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+    chain = shop.chain
+
+    def interfere(_: object) -> None:
+        if shop.chain is chain:
+            change_views(shop, tmp_path, sums=VIEWS["sums"])
+            with shop.db.transaction() as t:
+                for key in range(20):
+                    t.remove(shop.order, id=key)
+            if again:
+                change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+
+    with suppress(ConfigurationError):
+        fill(shop.db, chain, "sums", interfere)
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+    show(shop, "sums")
+    shop.must_be_right({"sums": NEW_VIEWS["sums"]})
 
 
 def test_observers_get_each_row_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
