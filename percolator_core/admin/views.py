@@ -140,31 +140,44 @@ def fill(
     also after an error. Rows that have no result in the view are marked, so that workers report them.
 
     Raises:
-        ConfigurationError: the chain has no such view, or is not active in the store.
+        ConfigurationError: the chain has no such view, or was not active in the store all the time.
         UnknownTable: a table of the view does not exist.
         BaseDamaged: a file of a base is missing or damaged.
         LockTimeout, CommitUndetermined, StoreUnavailable: call it again.
     """
     plan = _plan(chain, name)
-    if not active(db.client).allows(chain.digest):
-        raise ConfigurationError(
-            f"the view {name} is not active in the namespace {db.namespace!r} as the chain declares it: "
-            "start a worker with the chain, or drain it, and then fill"
-        )
+    _refuse_inactive(db, chain, name)
     own, version = view_observer(plan.stored.name, ROWS), version_of(db, plan)
+    runs = chain.observers[own].view
     assert version is not None
+    assert runs is not None
     if version.state == MISSED:
         # A scan does not find rows that were removed meanwhile; a rerun finds them by their acknowledgements.
         chosen = rerun(db, chain, own).chosen
+        if view_observer(plan.stored.name, GROUPS) in chain.observers:
+            db.run(runs.wake)
         counts = FillCounts(rows=chosen, marked=chosen)
         if progress is not None:
             progress(counts)
     else:
-        runs = chain.observers[own].view
-        assert runs is not None
         counts = fill_from_tables(db, runs, progress)
-    record(db, version, state=FILLED)
+    # If another chain was active meanwhile, the view may have missed changes of rows that it had already.
+    _refuse_inactive(db, chain, name)
+    if not record(db, version, state=FILLED, unless=None if version.state == MISSED else MISSED):
+        raise _inactive(db, name)
     return counts
+
+
+def _refuse_inactive(db: Database, chain: Chain, name: str) -> None:
+    if not active(db.client).allows(chain.digest):
+        raise _inactive(db, name)
+
+
+def _inactive(db: Database, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the view {name} is not active in the namespace {db.namespace!r} as the chain declares it, or was "
+        "not all the time: start a worker with the chain, or drain it, and then fill"
+    )
 
 
 def to_fill(db: Database, chain: Chain, name: str) -> list[str]:

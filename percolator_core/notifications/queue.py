@@ -110,11 +110,15 @@ class SlicedQueue:
 
     def notify_all(self, db: Database) -> int:
         """Notify every slice with items, and return the number of slices."""
-        slices = {slice_of_item(row) for row, _ in db.snapshot().scan(self.table, columns=[VALUE])}
+        slices = self.slices(db.snapshot())
         for one in slices:
             with db.transaction() as t:
                 t.notify(self.table, one, ADDED)
         return len(slices)
+
+    def slices(self, t: Reader) -> set[bytes]:
+        """Return the rows of the slices with items, as ``t`` sees them."""
+        return {slice_of_item(row) for row, _ in t.scan(self.table, columns=[VALUE])}
 
     def _items(
         self, t: Reader, start: bytes, stop: bytes, most: int | None = None

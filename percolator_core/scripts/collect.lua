@@ -79,9 +79,11 @@ local function collect_row(row)
       if observed then
         -- An acknowledgement is needed as long as its cell exists or may be observed. A cell of the base without an
         -- acknowledgement counts as observed. So the deletion of an acknowledgement stays until the next run: the rerun that
-        -- deleted it may not have set its mark yet.
-        gone = gone and not has_cells(cells, observed) and not (has_base and (kind == DELETE) ~= is_of_view(column)) and
-          not is_dirty(tag, row, observed, observers)
+        -- deleted it may not have set its mark yet. The acknowledgement of a view has what the row gave to the view. A run
+        -- deletes it if the row is gone; so if it is there, the view was not active, and still has to take that back.
+        local is_needed = has_base and kind == DELETE
+        if is_of_view(column) then is_needed = kind ~= DELETE end
+        gone = gone and not has_cells(cells, observed) and not is_needed and not is_dirty(tag, row, observed, observers)
       else
         -- A deletion stays until it was observed.
         gone = gone and kind == DELETE and not has_base and not is_dirty(tag, row, column, observers) and

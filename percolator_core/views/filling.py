@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from percolator_core.database import Database
-from percolator_core.errors import SnapshotTooOld, TransactionConflict
+from percolator_core.errors import PercolatorError, SnapshotTooOld, TransactionConflict
 from percolator_core.layout.keys import MARKER, view_observer
 from percolator_core.runtime.batches import batched
 from percolator_core.scripts import calls
@@ -75,6 +75,10 @@ def _process_page(db: Database, runs: ViewRuns, table: str, page: Sequence[bytes
         except (TransactionConflict, SnapshotTooOld):
             db.store.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2**lost)))
             continue
+        except PercolatorError:
+            raise
+        except Exception:  # noqa: BLE001 - such as a group whose key is too long: the run of its row reports it
+            break
         return len(known), [row for _, row in refused]
     return 0, list(page)
 

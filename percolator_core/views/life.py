@@ -95,16 +95,22 @@ def is_shown(db: Database, plan: ViewPlan) -> bool:
     return handle is not None and handle.definition.stored == plan.stored.name
 
 
-def record(db: Database, rule: ViewRule, **changes: Any) -> None:
-    """Change the record of a version, ``shown`` or ``state``; no change if the version was dropped."""
+def record(db: Database, rule: ViewRule, *, unless: str | None = None, **changes: Any) -> bool:
+    """Change the record of a version, ``shown`` or ``state``.
+
+    Return False without a change if the version was dropped, or has the state ``unless``.
+    """
     while (entry := db.catalog.entry(rule.table)) is not None and entry.is_there:
         if entry.pending is not None:
             db.schema_changes.finish(entry)
             continue
+        if _rule(entry).state == unless:
+            return False
         wanted = entry.definition.with_(view=replace(_rule(entry), **changes))
         held = db.catalog.replace(entry, wanted, entry.version, sweep=entry.sweep)
         if held is not None and held.definition == wanted:
-            return
+            return True
+    return False
 
 
 def _rule(entry: Entry) -> ViewRule:

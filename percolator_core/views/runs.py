@@ -23,6 +23,7 @@ from percolator_core.layout.acknowledgements import NEVER_RAN, Ack
 from percolator_core.layout.keys import MARKER, acknowledgement, view_observer
 from percolator_core.layout.records import DELETE, PUT, Cell, Version
 from percolator_core.notifications.dirty import Lease
+from percolator_core.notifications.queue import ADDED
 from percolator_core.runtime.log import Log
 from percolator_core.schema.predicates import Group, Test
 from percolator_core.schema.row_keys import KeyCodec
@@ -84,7 +85,8 @@ class ViewRuns:
         is_unchanged = image == seen.image and (ack is None or ack.revision != NEVER_RAN)
         if is_unchanged and (found.ack is None or found.timestamp <= found.ack.start_ts):
             return None
-        seen.image = image
+        # The acknowledgement of a row that is gone has no image: a view has one only for what the row gave.
+        seen.image = None if cells is None else image
         if not is_unchanged:
             known = None if cells is None else (row, cells)
             return SourceChange(handle.name, row, found.timestamp, t, seen, known, is_contended)
@@ -229,7 +231,10 @@ class ViewRuns:
         if is_contended:
             self._hot.add(given)
         for target in [target for target in given if target in self._hot]:
-            self._queue.add(t, target, given.pop(target))
+            delta = given.pop(target)
+            # Deltas of other rows would wait in the queue behind a delta that the group cannot take.
+            StoredGroup(t, self.plan.stored.name, target).check(sink.values(delta))
+            self._queue.add(t, target, delta)
         self._apply(t, given)
 
     # Groups.
@@ -243,6 +248,12 @@ class ViewRuns:
         delta = sink.combine(deltas) if deltas else None
         if delta is not None:
             self._apply(t, {key: delta})
+
+    def wake(self, t: Transaction) -> None:
+        """Notify the groups that have deltas: a change of the chain has removed the marks."""
+        t.writes_view = self.plan.fingerprint
+        for one in self._queue.slices(t):
+            t.notify(self._queue.table, one, ADDED)
 
     def _apply(self, t: Transaction, given: Mapping[bytes, bytes]) -> None:
         """Apply one delta to each group, and write the groups' rows."""

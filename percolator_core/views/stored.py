@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 from percolator_core.catalog.table_handle import ColumnFields, TableHandle
 from percolator_core.layout.queue_rows import key_row
+from percolator_core.layout.records import MAX_ROW
 from percolator_core.notifications.queue import SlicedQueue
 from percolator_core.tables import rows
 from percolator_core.transaction.transaction import Transaction
@@ -72,6 +73,12 @@ class StoredGroup:
             self._t.delete(self._table, self._state, STATE)
         else:
             self._t.set(self._table, self._state, STATE, state)
+
+    def check(self, values: Iterable[tuple[int, bytes]]) -> None:
+        """Raise ValueError if one of the values is too long for the group."""
+        longest = max((len(self._row(one)) for one in values), default=0)
+        if longest > MAX_ROW:
+            raise ValueError(f"a value and the key of its group have at most {MAX_ROW} bytes, not {longest}")
 
     def cells(self, values: Iterable[tuple[int, bytes]]) -> Iterator[RowCells]:
         """Yield the cells that a change of some values reads: the state, and the counts of the values."""

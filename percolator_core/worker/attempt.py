@@ -226,7 +226,7 @@ class Attempts:
                 raise  # a table was changed during the run, which is no failure of the observer
             raise _Failed(conflict) from conflict
         except BaseException as error:
-            if _ends_the_worker(error):
+            if ends_the_worker(error):
                 raise
             raise _Failed(error) from error
         finally:
@@ -336,7 +336,7 @@ class Attempts:
             log.error("observer failed for the last time, the cell is in quarantine", **where)
 
 
-def _ends_the_worker(error: BaseException) -> bool:
+def ends_the_worker(error: BaseException) -> bool:
     """Return True for Ctrl-C, and for the exit of a signal handler, in an observer of the main thread.
 
     If an observer itself calls ``sys.exit``, only its run has failed. Otherwise the cell would end every

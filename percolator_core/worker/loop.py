@@ -298,6 +298,9 @@ class WorkerLoop:
                 alone = self._together.attempt(admitted) if admitted else []
             except StoreUnavailable as error:
                 _warn_of_store(observer, error)
+            except Exception:  # noqa: BLE001 - the run of its row reports it
+                # If this task ended here, nothing would take the rows that wait.
+                alone = leases
             for lease in leases:
                 if lease not in alone:
                     self._ended(lease, 0)

@@ -11,14 +11,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import greenlet
+
 from percolator_core.errors import StoreUnavailable, TransactionConflict
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.worker.attempt import CONFLICT_ROUNDS, Attempts
+from percolator_core.worker.attempt import CONFLICT_ROUNDS, Attempts, ends_the_worker
 from percolator_core.worker.runs import Ending
-from percolator_core.worker.watchdog import ObserverTimeout, Watchdog, limited
+from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:
     from percolator_core.views.changes import SourceRow
@@ -81,10 +83,12 @@ class RunsTogether:
                 leases = [lease for lease in leases if not _is_in(lease, conflict)]
                 self._attempts.count(guard.observer, "conflicts")
                 continue
-            except StoreUnavailable:
+            except (StoreUnavailable, greenlet.GreenletExit):
                 raise
-            except (Exception, ObserverTimeout):  # noqa: BLE001 - the run of its row reports it
-                break
+            except BaseException as error:
+                if ends_the_worker(error):
+                    raise
+                break  # the run of its row reports it
             finally:
                 self._attempts.end(guard.observer, t)
             endings: dict[Ending, list[Lease]] = {"collapsed": [], "ran": []}

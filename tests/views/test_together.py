@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ import percolator_core
 from percolator_core import Worker
 from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.views import fill
-from percolator_core.errors import StoreUnavailable
+from percolator_core.errors import StoreUnavailable, UnknownColumn
 from percolator_core.layout.queue_rows import key_row
 from percolator_core.observers import Chain
 from percolator_core.transaction.transaction import Transaction
@@ -18,6 +20,7 @@ from percolator_core.views import hot
 from percolator_core.views.hot import HotGroups
 from percolator_core.views.runs import ViewRuns
 from percolator_core.views.stored import STATE, StoredGroup, groups_table
+from percolator_core.worker.admission import Admission
 from tests.servers.plain import PATIENCE
 from tests.views.test_stored_views import VIEWS, Shop
 
@@ -26,9 +29,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from percolator_core import Database
+    from percolator_core.notifications.dirty import Lease
 
 
 ROWS = range(60)
+
+EXITS = """\
+import sys
+from percolator_core import view_function
+
+@view_function()
+def checked(number: int) -> int:
+    if number == 7:
+        sys.exit("seven")
+    return number
+"""
 
 
 def write_orders(shop: Shop, amount: int = 1) -> None:
@@ -207,3 +222,90 @@ def test_a_fill_leaves_to_workers_what_it_cannot_do(
     assert fill(shop.db, shop.chain, "contended").marked == len(ROWS)
     run(shop)
     shop.must_be_right({**VIEWS, "contended": VIEWS["sums"]})
+
+
+def test_a_fill_leaves_to_workers_a_page_with_a_row_that_the_store_refuses(
+    shop: Shop, tmp_path: Path
+) -> None:
+    write_orders(shop)
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, note="x" * 66_000)
+    run(shop)
+    sql = "SELECT note, count(*) AS n FROM orders WHERE note IS NOT NULL GROUP BY note"
+    add(shop, tmp_path, "notes", sql)
+    marked = 0
+    with suppress(ValueError):
+        marked = fill(shop.db, shop.chain, "notes").marked
+    assert marked == len(ROWS)
+    run(shop)
+    [cell] = Quarantine(shop.db, shop.chain).cells()
+    assert (cell.observer, cell.row) == (shop.observer("notes", "rows"), shop.order.row_key(id=7))
+
+
+def test_an_error_outside_of_the_runs_leaves_no_row_waiting(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_orders(shop)
+    original, failed = Admission.admits, [0]
+
+    def admits(self: Admission, lease: Lease) -> bool:
+        if lease.observer == shop.observer("sums", "rows") and not failed[0]:
+            failed[0] += 1
+            raise UnknownColumn("a column that is being renamed")
+        return original(self, lease)
+
+    monkeypatch.setattr(Admission, "admits", admits)
+    Worker(shop.db, shop.chain).run_until_idle(30)
+    assert failed == [1]
+    shop.must_be_right()
+
+
+def test_a_function_that_exits_ends_its_run_and_not_the_worker(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "view_watchers.py").write_text(EXITS)
+    (tmp_path / "shop" / "chain.yaml").write_text(
+        "version: 1\nchain: shop\nschemas: view_models\nviews: view_watchers\n"
+    )
+    write_orders(shop)
+    ended = False
+    add(shop, tmp_path, "checked", "SELECT id, checked(id) AS number FROM orders")
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, note="again")
+        t.update(shop.order, id=8, note="again")
+    try:
+        run(shop)
+    except SystemExit:
+        ended = True
+    assert not ended
+    assert [cell.row for cell in Quarantine(shop.db, shop.chain).cells()] == [shop.order.row_key(id=7)]
+    assert [row["number"] for row in shop.db.snapshot().select("checked")] == [8]
+
+
+def test_a_joined_row_that_is_gone_leaves_nothing(shop: Shop) -> None:
+    with shop.db.transaction() as t:
+        t.upsert(shop.customer(id=1, city="Rome"))
+        t.upsert(shop.order(id=1, customer=1, amount=5))
+    run(shop)
+    with shop.db.transaction() as t:
+        t.remove(shop.customer, id=1)
+    run(shop)
+    for _ in range(3):
+        shop.db.collect_garbage(timedelta(0))
+    handle = shop.db.catalog.table("customers")
+    assert shop.db.store.one((b"HKEYS", handle.row_key(shop.customer.row_key(id=1)))) == []
+    shop.must_be_right()
+
+
+def test_a_value_that_is_too_long_for_a_group_gets_into_no_queue(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(shop, tmp_path, "notes", "SELECT customer, max(note) AS last FROM orders GROUP BY customer")
+    write_orders(shop)
+    run(shop)
+    monkeypatch.setattr("percolator_core.views.hot.HotGroups.__contains__", lambda *_: True)
+    with shop.db.transaction() as t:
+        t.update(shop.order, id=7, note="x" * 65_530)
+        t.update(shop.order, id=9, note="y")
+    run(shop)
+    [cell] = Quarantine(shop.db, shop.chain).cells()
+    assert (cell.observer, cell.row) == (shop.observer("notes", "rows"), shop.order.row_key(id=7))
+    assert [row["last"] for row in shop.db.snapshot().select("notes")] == [None, "y"]

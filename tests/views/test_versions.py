@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ from percolator_core.notifications.activation import Registration, activate
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.transaction import Transaction
 from percolator_core.views import swapping
+from percolator_core.views.hot import HotGroups
 from tests.servers.plain import PATIENCE
 from tests.views.shops import change_views, leaves_nothing, rule_of, show, watch
 from tests.views.test_stored_views import VIEWS, Shop
@@ -69,6 +71,74 @@ def test_a_view_returns_to_its_earlier_sql_and_has_missed_nothing(shop: Shop, tm
     show(shop, "large", *NEW_VIEWS)
     shop.must_be_right()
     assert all(one.filled and one.versions == 1 for one in views(shop.db, shop.chain))
+
+
+def test_a_view_that_returns_takes_back_rows_that_garbage_collection_has_removed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    with shop.db.transaction() as t:
+        for key in range(40):
+            t.upsert(shop.order(id=key, customer=key % 2, amount=1))
+    shop.settle()
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+    with shop.db.transaction() as t:
+        for key in range(20):
+            t.remove(shop.order, id=key)
+    shop.settle()
+    for _ in range(3):
+        shop.db.collect_garbage(timedelta(0))
+    change_views(shop, tmp_path, sums=VIEWS["sums"])
+    shop.db.collect_garbage(timedelta(0))
+    show(shop, "sums")
+    shop.settle()
+    shop.must_be_right()
+
+
+def test_a_view_that_returns_processes_the_queues_of_its_groups(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.changes(random.Random(3), 10)
+    shop.settle()
+    with shop.db.transaction() as t:
+        for key in range(12):
+            t.upsert(shop.order(id=key, customer=key % 4, amount=50))
+    names = [shop.observer(name, "rows") for name in ("sums", "best")]
+    with monkeypatch.context() as patched:
+        patched.setattr(HotGroups, "__contains__", lambda *_: True)
+        Worker(shop.db, shop.chain, observers=names).run_until_idle(PATIENCE)
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"], best=NEW_VIEWS["best"])
+    shop.settle()
+    change_views(shop, tmp_path, sums=VIEWS["sums"], best=VIEWS["best"])
+    show(shop, "sums", "best")
+    shop.settle()
+    shop.must_be_right()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["away", "and back"])
+def test_a_fill_beside_which_another_chain_was_activated_is_repeated(
+    shop: Shop, tmp_path: Path, again: bool
+) -> None:
+    with shop.db.transaction() as t:
+        for key in range(40):
+            t.upsert(shop.order(id=key, customer=1 + key % 2, amount=1))
+    shop.settle()
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+    chain = shop.chain
+
+    def interfere(_: object) -> None:
+        if shop.chain is chain:
+            change_views(shop, tmp_path, sums=VIEWS["sums"])
+            with shop.db.transaction() as t:
+                for key in range(20):
+                    t.remove(shop.order, id=key)
+            if again:
+                change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+
+    with suppress(ConfigurationError):
+        fill(shop.db, chain, "sums", interfere)
+    change_views(shop, tmp_path, sums=NEW_VIEWS["sums"])
+    show(shop, "sums")
+    shop.must_be_right({"sums": NEW_VIEWS["sums"]})
 
 
 def test_observers_get_each_row_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
