@@ -78,7 +78,7 @@ class RunsTogether:
                     collapsed, refused = _run(guard.observer.view, t, leases, is_contended=lost > 0)
                 t.commit()
             except TransactionConflict as conflict:
-                # A row that a client writes again and again must not hold back the others.
+                # A row that another worker has run meanwhile leaves the others alone.
                 alone += [lease for lease in leases if _is_in(lease, conflict)]
                 leases = [lease for lease in leases if not _is_in(lease, conflict)]
                 self._attempts.count(guard.observer, "conflicts")
