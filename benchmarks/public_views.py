@@ -226,7 +226,7 @@ def must_be_right(db: Database) -> int:
             peer.register(name, snapshot.to_arrow(name))
         for name, sql in VIEWS.items():
             peer.execute(f"CREATE TABLE {name} AS {sql}")
-            expected: pa.Table = peer.execute(f"SELECT * FROM {name}").to_arrow_table()
+            expected: pa.Table = peer.sql(f"SELECT * FROM {name}").to_arrow_table()
             columns = expected.column_names
             found = [tuple(row[column] for column in columns) for row in snapshot.select(name)]
             wanted = [tuple(row[column] for column in columns) for row in expected.to_pylist()]
