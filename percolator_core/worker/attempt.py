@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ from percolator_core.errors import (
     SnapshotTooOld,
     StoreUnavailable,
     TransactionConflict,
+    UnknownColumn,
     UnknownTable,
     abbreviated,
     described,
@@ -28,7 +28,7 @@ from percolator_core.errors import (
 from percolator_core.layout.acknowledgements import Ack
 from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.ack import acknowledge, trace
-from percolator_core.notifications.dirty import DirtyIndex, Lease
+from percolator_core.notifications.dirty import DirtyIndex, Lease, known_table
 from percolator_core.notifications.row_change import begin_row
 from percolator_core.observers import Chain, Guard, Observer, ObserverTransaction, guards
 from percolator_core.runtime import process
@@ -39,8 +39,8 @@ from percolator_core.transaction.client import Client
 from percolator_core.transaction.metrics import NAMES, Cost
 from percolator_core.transaction.prefetch import Habits
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.worker.admission import GIVEN_BACK
 from percolator_core.worker.runs import EndedRun, Ending, RunListener
+from percolator_core.worker.stop import ends_the_worker
 from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ CONFLICT_ROUNDS: Final = 5
 """After this many conflicts with other transactions, a run ends and its cell is given back."""
 
 _FIRST_PAUSE: Final = 0.001
+_GIVEN_BACK: Final = 0.05
+"""Seconds until a cell that was given back after a conflict is due again."""
+
+_WRONG_CHAIN: Final = 0.5
+"""Seconds until a cell that another chain observes is due again."""
+
 _LONGEST_TRACEBACK: Final = 16_000
 _LONGEST_ERROR: Final = 2_000
 
@@ -84,6 +90,58 @@ class _Failed(Exception):
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
+
+
+class Admission:
+    """Checks before a run that its mark belongs to the current table and to this chain."""
+
+    def __init__(self, client: Client, dirty: DirtyIndex, observers: Iterable[Observer]) -> None:
+        self._client = client
+        self._dirty = dirty
+        self._columns = {observer.name: observer.observe for observer in observers}
+        self._observed: dict[str, set[tuple[str, bytes]]] = {name: set() for name in self._columns}
+        # Look up the stored names of the columns now: after a rename, the catalog does not know the names
+        # that the chain declares.
+        for name, columns in self._columns.items():
+            for table in {table for table, _ in columns}:
+                self._encode_columns(name, table)
+
+    def admits(self, lease: Lease) -> bool:
+        """Return True if the observer may run on the leased cell; give the cell back if not."""
+        handle = known_table(self._client.catalog, lease.table)
+        if handle is None:
+            return False  # the table was dropped, and the mark with it
+        if handle.version != lease.version:
+            # Either the table was changed, and the catalog of this client may be out of date. Or the mark
+            # belonged to a dropped table of that name and was deleted with it: giving back does nothing.
+            self._client.catalog.expire()
+            with suppress(LockTimeout):  # the next attempt finishes the schema change
+                self._client.finish_schema_change(lease.table, handle.version)
+            self._give_back(lease, _GIVEN_BACK)
+            return False
+        if not self._observes(lease):
+            # The mark is for another chain, in which an observer of this name watches the column. While that
+            # chain is active, its workers take the mark. Later the mark is removed.
+            self._give_back(lease, _WRONG_CHAIN)
+            return False
+        return True
+
+    def _observes(self, lease: Lease) -> bool:
+        cell = (lease.table, lease.column)
+        if cell not in self._observed[lease.observer]:
+            # A table that was created again may store its columns under other names.
+            self._encode_columns(lease.observer, lease.table)
+        return cell in self._observed[lease.observer]
+
+    def _encode_columns(self, observer: str, table: str) -> None:
+        handle = known_table(self._client.catalog, table)
+        for of, column in self._columns[observer]:
+            if handle is not None and of == table:
+                with suppress(UnknownColumn):  # renamed, or the table was created again without the column
+                    self._observed[observer].add((table, handle.encode(column)))
+
+    def _give_back(self, lease: Lease, seconds: float) -> None:
+        self._client.store.run(self._dirty.postpone(lease, seconds, failed=False))
 
 
 class Attempts:
@@ -164,7 +222,7 @@ class Attempts:
                 self.end(observer, transaction)
             self.done({"collapsed" if cell is None else "ran": [lease]}, transaction, began, span)
             return lost
-        self._client.store.run(self._dirty.postpone(lease, GIVEN_BACK, failed=False))
+        self._client.store.run(self._dirty.postpone(lease, _GIVEN_BACK, failed=False))
         self._report(lease, start_ts, "postponed", began, span)
         return CONFLICT_ROUNDS
 
@@ -334,20 +392,3 @@ class Attempts:
         if quarantined:
             self.count(observer, "quarantined")
             log.error("observer failed for the last time, the cell is in quarantine", **where)
-
-
-def ends_the_worker(error: BaseException) -> bool:
-    """Return True for Ctrl-C, and for the exit of a signal handler, in an observer of the main thread.
-
-    If an observer itself calls ``sys.exit``, only its run has failed. Otherwise the cell would end every
-    worker that claims it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if isinstance(error, KeyboardInterrupt):
-        return True
-    if not isinstance(error, SystemExit):
-        return False
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -23,8 +23,7 @@ from percolator_core.observers.graph import leading_to
 from percolator_core.runtime.log import Log
 from percolator_core.store import Future, Hub
 from percolator_core.transaction.prefetch import Habits
-from percolator_core.worker.admission import Admission
-from percolator_core.worker.attempt import Attempts, ObserverCounts
+from percolator_core.worker.attempt import Admission, Attempts, ObserverCounts
 from percolator_core.worker.candidates import Candidates
 from percolator_core.worker.executors import Executors, observed_by, slots_of
 from percolator_core.worker.housekeeping import PERIOD, Housekeeping

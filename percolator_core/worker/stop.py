@@ -1,9 +1,11 @@
-"""The request to stop a worker."""
+"""The request to stop a worker, and the exceptions that end one."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+import traceback
 
 
 class Stop:
@@ -31,3 +33,20 @@ class Stop:
     def left(self, usual: float) -> float:
         """Return the seconds of grace that are left, or ``usual`` if no stop is requested."""
         return max(0.0, self.until - time.monotonic()) if self.is_set() else usual
+
+
+def ends_the_worker(error: BaseException) -> bool:
+    """Return True for Ctrl-C, and for the exit of a signal handler, in an observer of the main thread.
+
+    If an observer itself calls ``sys.exit``, only its run has failed. Otherwise the cell would end every
+    worker that claims it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    if not isinstance(error, SystemExit):
+        return False
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -18,8 +18,9 @@ from percolator_core.layout.keys import MARKER
 from percolator_core.notifications.dirty import Lease
 from percolator_core.transaction.client import Client
 from percolator_core.transaction.transaction import Transaction
-from percolator_core.worker.attempt import CONFLICT_ROUNDS, Attempts, ends_the_worker
+from percolator_core.worker.attempt import CONFLICT_ROUNDS, Attempts
 from percolator_core.worker.runs import Ending
+from percolator_core.worker.stop import ends_the_worker
 from percolator_core.worker.watchdog import Watchdog, limited
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from percolator_core.views import hot
 from percolator_core.views.hot import HotGroups
 from percolator_core.views.runs import ViewRuns
 from percolator_core.views.stored import STATE, StoredGroup, groups_table
-from percolator_core.worker.admission import Admission
+from percolator_core.worker.attempt import Admission
 from tests.servers.plain import PATIENCE
 from tests.views.test_stored_views import VIEWS, Shop
 

@@ -17,7 +17,7 @@ from percolator_core.notifications.activation import activate, active, live_work
 from percolator_core.notifications.dirty import DirtyIndex
 from percolator_core.transaction.client import Client
 from percolator_core.worker import housekeeping
-from percolator_core.worker.admission import Admission
+from percolator_core.worker.attempt import Admission
 from percolator_core.worker.housekeeping import Stranded
 from tests.chains import Seen, chain_of, dirty_of, put, running, watch
 from tests.maintenance.test_schema_change import DOCS, write
