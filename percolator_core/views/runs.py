@@ -264,7 +264,9 @@ class ViewRuns:
             # One request instead of several for each group.
             changed = ((groups[key], sink.values(delta)) for key, delta in given.items())
             cells_read = (one for group, values in changed for one in group.cells(values))
-            t.values_of([*cells_read, *(view_row(handle, key) for key in given)])
+            # The rows of a ranking have other keys than its partitions.
+            rows_read = () if isinstance(sink, TopSink) else (view_row(handle, key) for key in given)
+            t.values_of([*cells_read, *rows_read])
         for key, delta in given.items():
             group = groups[key]
             if isinstance(sink, TopSink):

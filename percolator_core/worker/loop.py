@@ -300,8 +300,9 @@ class WorkerLoop:
             except Exception:  # noqa: BLE001 - the run of its row reports it
                 # If this task ended here, nothing would take the rows that wait.
                 alone = leases
+            left = {lease.cell for lease in alone}
             for lease in leases:
-                if lease not in alone:
+                if lease.cell not in left:
                     self._ended(lease, 0)
             for lease in alone:
                 self._hub.submit(self._run_as_task, lease)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from percolator_core.admin.quarantine import Quarantine
 from percolator_core.admin.views import compare
 from percolator_core.observers.stamps import stamps
 from percolator_core.testing import run_until_idle
+from tests.views.chain_folder import ChainFolder, imported_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +49,9 @@ VIEWS = {
 }
 
 
-class Shop:
-    def __init__(self, folder: Path) -> None:
-        self.top = folder
-        self.folder = folder / "shop"
-        (self.folder / "views").mkdir(parents=True)
+class Shop(ChainFolder):
+    def __init__(self, top: Path) -> None:
+        super().__init__(top, "shop")
         self.write("shop_models.py", MODELS)
         self.write("shop_functions.py", FUNCTIONS)
         self.write(
@@ -61,17 +59,6 @@ class Shop:
         )
         for name, sql in VIEWS.items():
             self.write(f"shop/views/{name}.sql", f"CREATE VIEW {name} AS\n{sql}\n")
-
-    def write(self, name: str, text: str) -> None:
-        (self.top / name).write_text(text)
-
-    def load(self, import_functions: bool = True) -> Chain:
-        self.forget()
-        return Chain.load(self.folder, import_functions)
-
-    def forget(self) -> None:
-        for name in [name for name in sys.modules if name.startswith("shop_")]:
-            del sys.modules[name]
 
     def problems(self) -> list[str]:
         with pytest.raises(ConfigurationError) as refused:
@@ -81,12 +68,8 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Shop(tmp_path)
-    yield made
-    made.forget()
+    with imported_from(Shop, tmp_path, monkeypatch) as made:
+        yield made
 
 
 def rows(db: Database, table: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -163,14 +146,7 @@ def test_declarations_are_read_without_the_parser_of_sql(shop: Shop) -> None:
     shop.write("shop/chain.yaml", "version: 1\nchain: shop\ntables: {t: {}}\nviews: shop_functions\n")
     for one in (shop.folder / "views").iterdir():
         one.unlink()
-    program = (
-        "import sys; from percolator_core import Chain; Chain.load('shop', import_functions=False); "
-        "print({'sqlglot', 'shop_functions', 'pyarrow'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=shop.top
-    )
-    assert done.stdout.strip() == "set()"
+    assert shop.imported_of("sqlglot", "shop_functions", "pyarrow") == "set()"
 
 
 def test_a_change_of_a_function_or_a_view_changes_the_stamps(shop: Shop) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections import defaultdict
 from datetime import UTC, date, datetime
@@ -41,6 +40,7 @@ from percolator_core.tables.model import definition_of
 from percolator_core.views.planner import plan_view
 from percolator_core.views.view import declared_view
 from tests.servers.plain import PATIENCE
+from tests.views.chain_folder import ChainFolder, imported_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -342,26 +342,13 @@ class Large(percolator.View, name="large"):
 '''
 
 
-class Air:
-    def __init__(self, folder: Path) -> None:
-        self.top = folder
-        self.folder = folder / "air"
-        (self.folder / "views").mkdir(parents=True)
+class Air(ChainFolder):
+    def __init__(self, top: Path) -> None:
+        super().__init__(top, "air")
         self.write("air_models.py", MODELS)
         self.write("air_views.py", CLASSES)
         self.write("air/chain.yaml", "version: 1\nchain: air\nschemas: air_models\nviews: air_views\n")
         self.write("air/views/worst.sql", "CREATE VIEW worst AS SELECT max(worst) AS worst FROM delays")
-
-    def write(self, name: str, text: str) -> None:
-        (self.top / name).write_text(text)
-
-    def load(self, import_functions: bool = True) -> Chain:
-        self.forget()
-        return Chain.load(self.folder, import_functions)
-
-    def forget(self) -> None:
-        for name in [name for name in sys.modules if name.startswith("air_")]:
-            del sys.modules[name]
 
     def problems(self) -> str:
         with pytest.raises(ConfigurationError) as refused:
@@ -371,12 +358,8 @@ class Air:
 
 @pytest.fixture
 def air(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Air]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Air(tmp_path)
-    yield made
-    made.forget()
+    with imported_from(Air, tmp_path, monkeypatch) as made:
+        yield made
 
 
 def test_a_chain_has_views_of_files_and_of_classes(air: Air) -> None:
@@ -422,14 +405,7 @@ def test_a_chain_with_classes_has_the_same_digest_without_their_code(air: Air) -
 
 
 def test_views_in_python_are_read_without_the_parser_of_sql(air: Air) -> None:
-    program = (
-        "import sys; from percolator_core import Chain; Chain.load('air', import_functions=False); "
-        "print({'sqlglot', 'air_views', 'air_models', 'pyarrow'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=air.top
-    )
-    assert done.stdout.strip() == "set()"
+    assert air.imported_of("sqlglot", "air_views", "air_models", "pyarrow") == "set()"
 
 
 def test_views_may_stand_beside_the_models_of_tables(air: Air) -> None:
